@@ -63,12 +63,18 @@ def cddl() -> str:
     ]
     for struct in ALL:
         tag, fields = fields_of(struct)
-        parts = ([] if tag is None else [f"{tag}"]) + [f"{field.name}: {_cddl(field.type)}" for field in fields]
+        parts = ([] if tag is None else [f"{tag}"]) + [_field(field) for field in fields]
         lines.append(f"{struct.__name__} = [{', '.join(parts)}]")
     return "\n".join(lines) + "\n"
 
 
+def _field(field: inspect.Field) -> str:
+    return f"{'' if field.required else '? '}{field.name}: {_cddl(field.type)}"
+
+
 def _cddl(kind: inspect.Type) -> str:
+    if isinstance(kind, inspect.AnyType):
+        return "any"
     if isinstance(kind, inspect.StructType):
         return str(kind.cls.__name__)
     if isinstance(kind, inspect.IntType):
@@ -101,13 +107,16 @@ def _array(struct: type[msgspec.Struct]) -> dict[str, Any]:
     tag, fields = fields_of(struct)
     items = [] if tag is None else [{"title": "tag", "const": tag}]
     items += [{"title": field.name, **_json(field.type)} for field in fields]
-    found: dict[str, Any] = {"title": struct.__name__, "type": "array", "prefixItems": items, "minItems": len(items)}
+    found: dict[str, Any] = {"title": struct.__name__, "type": "array", "prefixItems": items}
+    found["minItems"] = len(items) - sum(not field.required for field in fields)
     if struct.__doc__ and struct.__doc__[0].isalpha() and struct.__module__ == m.__name__:
         found["description"] = " ".join(struct.__doc__.split())
     return found
 
 
 def _json(kind: inspect.Type) -> dict[str, Any]:
+    if isinstance(kind, inspect.AnyType):
+        return {}
     if isinstance(kind, inspect.StructType):
         return {"$ref": f"#/components/schemas/{kind.cls.__name__}"}
     if isinstance(kind, inspect.IntType):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fedzero.testing.devices.scenarios.contract import Scenario
 from fedzero.testing.devices.settings import Setting
 from fedzero.testing.devices.trial import Bench, trial
+from fedzero.testing.devices.wrong import Wrong
 
 ROUNDS = 4
 CHANGING = {"kind": "inverse-sqrt", "start": 0.06}
@@ -32,6 +33,24 @@ def playing(setting: Setting, rounds: int = ROUNDS) -> Callable[[Bench], None]:
                 t.play(t.run.updates[-1:])
 
     return play
+
+
+def gaussian(bench: Bench) -> list[str]:
+    """A client need not have them. The first model is the same as with others."""
+    with trial(bench, Setting(algorithm={"distribution": "gaussian", "local_steps": 2})) as t:
+        t.start()
+        t.join()
+        try:
+            t.give_model()
+        except Wrong as wrong:
+            if wrong.section == "the-plan":
+                raise
+            return ["it has no gaussian directions, which are optional, and does not take part"]
+        t.play()
+        for _ in range(ROUNDS):
+            t.run.advance()
+            t.play(t.run.updates[-1:])
+    return []
 
 
 BY_COLUMN = Setting((6, 5, 4, 3), mean=(0.5, -0.25, 0.1, 0.0, 1.0, 2.0), deviation=(1.5, 0.3, 1.0, 2.0, 0.7, 4.0))
@@ -63,4 +82,7 @@ SETTINGS = (
     ("all-rows", "evaluations on all rows", Setting(all_rows=True)),
     ("few-rows", "fewer rows than a batch has", Setting(batch=64)),
 )
-SCENARIOS = tuple(Scenario(name, about, playing(setting)) for name, about, setting in SETTINGS)
+SCENARIOS = (
+    *(Scenario(name, about, playing(setting)) for name, about, setting in SETTINGS),
+    Scenario("gaussian", "gaussian directions, or does not take part in a run with them", gaussian),
+)
