@@ -20,7 +20,14 @@ from msgspec import inspect
 
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices.codes import Code
-from fedzero.engines.devices.plan import DevicePlan, PlannedMethod, PlannedTask, PlannedTensor
+from fedzero.engines.devices.plan import (
+    DevicePlan,
+    PlannedMethod,
+    PlannedPrivacy,
+    PlannedTask,
+    PlannedTensor,
+    PrivatePlan,
+)
 from fedzero.model.updates import Seeded
 from fedzero.protocol.messages import Reply, Work
 
@@ -28,7 +35,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
 NAME = "fedzero-device-1"
 FROM_DEVICE, FROM_GATEWAY = get_args(m.FromDevice), get_args(m.FromGateway)
 BODIES = (m.OrderBody, m.UpdatesBody, m.CheckpointBody)
-PLANS = (DevicePlan, PlannedTensor, PlannedMethod, PlannedTask)
+PLANS = (DevicePlan, PrivatePlan, PlannedTensor, PlannedMethod, PlannedTask, PlannedPrivacy)
 INNER = (Work, Seeded, Reply)
 ALL: tuple[type[msgspec.Struct], ...] = (*FROM_DEVICE, *FROM_GATEWAY, *BODIES, *PLANS, *INNER)
 OMITTED = {"Work": {"counted"}, "Seeded": {"clients", "others"}, "Reply": {"memory"}}
