@@ -159,8 +159,7 @@ class Session:
     # ---- frames
 
     def begin(self) -> list[bytes]:
-        """The first frames of a connection."""
-        self._fetched = None
+        """The first frames of a connection. A checkpoint that was not fetched to its end goes on where it broke off."""
         return [self._hello() if self.place is not None else self._enrol()]
 
     def _enrol(self) -> bytes:
@@ -182,22 +181,23 @@ class Session:
         frame = unpack(data)
         if not isinstance(frame, list) or not frame:
             raise Broken("a frame is no array")
-        obeys: dict[Any, Callable[..., list[bytes]]] = {
-            ENROLLED: self._enrolled,
-            CHALLENGE: self._challenged,
-            WELCOME: self._welcomed,
-            ORDER: self._ordered,
-            UPDATES: self._updated,
-            CHECKPOINT: self._offered,
-            PIECE: self._piece,
-            WAIT: self._wait,
-            ERROR: self._error,
-            FINISH: self._finish,
+        obeys: dict[Any, tuple[Callable[..., list[bytes]], int]] = {
+            ENROLLED: (self._enrolled, 5),
+            CHALLENGE: (self._challenged, 2),
+            WELCOME: (self._welcomed, 4),
+            ORDER: (self._ordered, 5),
+            UPDATES: (self._updated, 2),
+            CHECKPOINT: (self._offered, 2),
+            PIECE: (self._piece, 2),
+            WAIT: (self._wait, 2),
+            ERROR: (self._error, 2),
+            FINISH: (self._finish, 3),
         }
         if frame[0] not in obeys:
             raise Broken(f"a frame with the tag {frame[0]!r}")
+        obey, fields = obeys[frame[0]]
         try:
-            return obeys[frame[0]](*frame[1:])
+            return obey(*frame[1 : 1 + fields])  # elements behind the last field are of a later version
         except (TypeError, ValueError, IndexError) as error:
             raise Broken(f"frame {frame[0]} does not have the fields that it should: {error}") from error
 

@@ -89,6 +89,8 @@ class Hub:
     """places: N; given: those that are given here, None: all. beat: seconds after three of which a device that polls
     and does not come back is gone."""
 
+    session_type: type[Session] = Session
+
     def __init__(
         self,
         registry: Registry,
@@ -220,7 +222,7 @@ class Hub:
             self._make_way(address)
         elif len(self.waiting) >= MOST_WAITING:
             self._make_way(self._addresses.most_common(1)[0][0])
-        session = Session(self, time.monotonic)
+        session = self.session_type(self, time.monotonic)
         session.address = address
         self.waiting[session] = now, address
         self._addresses[address] += 1
