@@ -2,7 +2,7 @@
 import { Drawing, SIDE } from './drawing.js';
 
 const $ = (id) => document.getElementById(id);
-const MOST_SHOWN = 50, MOST_POINTS = 600;
+const MOST_SHOWN = 50, MOST_POINTS = 600, WAITING = 'Connected: waiting for the next round';
 const base = new URL('.', location.href), worker = new Worker(new URL('./worker.js', import.meta.url), { type: 'module' });
 const say = (command, value) => worker.postMessage({ command, value });
 const here = { plan: null, wanted: false, ended: false, rows: 0, losses: [], answers: 0, label: 0, screen: null };
@@ -74,15 +74,15 @@ const hears = {
   reading: ({ share }) => ($('count').textContent = `Reading the file: ${Math.round(100 * share)} %`),
   enrolled: () => {},
   connecting: () => state(here.wanted ? 'Connecting' : 'Asking for a place', 'busy'),
-  welcome({ round }) {
+  welcome({ round, ready }) {
     problem('');
     rounds(round);
-    if (here.wanted) state('Connected: waiting for the next round', 'here');
+    if (here.wanted) state(ready ? WAITING : 'Connected: getting the model', ready ? 'here' : 'busy');
   },
   fetched: ({ part }) => state(`Fetching the model: ${Math.round(100 * part)} %`, 'busy'),
   caught({ round }) {
     rounds(round);
-    state('Connected: waiting for the next round', 'here');
+    state(WAITING, 'here');
   },
   working: ({ round }) => rounds(round),
   answered({ answers, before }) {

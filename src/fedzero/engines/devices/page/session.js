@@ -133,7 +133,7 @@ export class Session {
       if (this.rows) await this.prepare();
     }
     this.round = round;
-    this.tell('welcome', { round });
+    this.tell('welcome', { round, ready: this.ready !== null });
   }
 
   // Before rows are there the tab learns the plan, and works on nothing.
