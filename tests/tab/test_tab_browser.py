@@ -4,11 +4,14 @@ itself as people, screen readers and other origins have it."""
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -156,53 +159,97 @@ def test_a_tab_that_is_closed_in_a_round_and_comes_back(tab: Callable[..., Tab],
     the_same_as_without_a_gateway(run, recipe, node, tmp_path, (0, 1, 2))
 
 
-def test_a_reload_goes_on_and_hidden_or_frozen_tabs_do_not(tab: Callable[..., Tab], tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, {"least": 1})
-    recipe = type(recipe)(**{f: getattr(recipe, f) for f in recipe.__struct_fields__} | {"rounds": 100_000})
+def test_a_reload_goes_on_and_a_hidden_tab_does_not(tab: Callable[..., Tab], tmp_path: Path) -> None:
     first = tab()
-    with running(recipe, tmp_path / "run") as run:
+    with running(endless(tmp_path), tmp_path / "run") as run:
         take_part(first, run.ticket(), tmp_path, run)
         first.page.locator("#answers tr").first.wait_for(timeout=PATIENCE)
         first.page.reload()
-        wait_for(lambda: first.page.wait_for_timeout(20) or "Taking part" in first.text("state"))  # by itself
+        first.until("state", "Taking part")  # by itself
         assert run.places == 1 and first.place() == 0
-
-        control = first.context.new_cdp_session(first.page)
-        control.send("Page.setWebLifecycleState", {"state": "frozen"})
-        rounds = wait_for_rest(run)
-        control.send("Page.setWebLifecycleState", {"state": "active"})
-        wait_for(lambda: first.page.wait_for_timeout(20) or len(rounds_of(run.folder)) > rounds + 2)
-
-        hide(first, True)
-        first.until("state", "this tab is not visible")
-        rounds = wait_for_rest(run)
-        hide(first, False)
-        wait_for(lambda: first.page.wait_for_timeout(20) or len(rounds_of(run.folder)) > rounds + 2)
+        for away, back in (("freeze", "resume"), ("hidden", "visible")):
+            happens(first, away)
+            first.until("state", "this tab is not visible")
+            rounds = wait_for_rest(run)
+            happens(first, back)
+            wait_for(lambda rounds=rounds: first.page.wait_for_timeout(20) or len(rounds_of(run.folder)) > rounds + 2)
 
         second = Tab(first.context.browser, first.context).open(f"http://127.0.0.1:{run.port}/join")
         second.page.locator("#start").click()
         second.until("state", "Another tab of this browser takes part")
         first.page.close()
         second.until("state", "Taking part")
-        assert run.places == 1
         second.page.get_by_role("button", name="Pause").click()
         wait_for_rest(run)
+        assert run.places == 1
         second.quiet()
 
 
-def hide(tab: Tab, hidden: bool) -> None:
-    """As when another tab is shown; headless browsers show all of them."""
-    state = "hidden" if hidden else "visible"
-    tab.page.evaluate(
-        f"Object.defineProperty(document, 'visibilityState', {{ value: '{state}', configurable: true }});"
-        "document.dispatchEvent(new Event('visibilitychange'))"
-    )
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", ["frozen", "offline"])
+def test_a_tab_that_misses_rounds_takes_part_again(tab: Callable[..., Tab], chromium: Any, tmp_path: Path, trouble: str) -> None:
+    """Its process is stopped without warning, as phones do it, or its network is cut; the other tab goes on for more rounds
+    than a gateway sends with an order."""
+    recipe = endless(tmp_path, beat=1, deadline=3.0, grace=1.0)
+    first, other = tab(), tab()
+    first.allowed = (BROKEN,)
+    with running(recipe, tmp_path / "run") as run:
+        network, before = Network(run.port), renderers(chromium)
+        assert take_part(first, run.ticket(network.port), tmp_path, run) == 0
+        own = renderers(chromium) - before
+        take_part(other, run.ticket(), tmp_path, run)
+        wait_for(lambda: first.page.wait_for_timeout(20) or "Taking part" in first.text("state"))
+        stop(network, own, trouble)
+        missed = wait_for(lambda: other.page.wait_for_timeout(100) or alone(run, 25))
+        network.closed = False
+        for process in own if trouble == "frozen" else ():
+            os.kill(process, signal.SIGCONT)
+        wait_for(lambda: other.page.wait_for_timeout(100) or 0 in set().union(*(r.cohort for r in rounds_of(run.folder)[missed:])))
+        first.until("state", "Taking part")
+        assert not any("digest" in why for record in rounds_of(run.folder) for _, why in record.refused)
+        for each in (first, other):
+            each.page.get_by_role("button", name="Pause").click()
+        network.close()
+
+
+def endless(folder: Path, **engine: Any) -> Any:
+    recipe = recipe_of(folder, {"least": 1} | engine)
+    return msgspec.structs.replace(recipe, rounds=1_000_000, evaluate_every=1_000_000)
+
+
+def renderers(browser: Any) -> set[int]:
+    """Processes of tabs."""
+    found = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    return {each["id"] for each in found if each["type"] == "renderer"}
+
+
+def stop(network: Network, processes: set[int], trouble: str) -> None:
+    if trouble == "offline":
+        network.cut()
+        return
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+
+
+def alone(run: Run, rounds: int) -> int:
+    """The rounds so far, if the last ones were without place 0."""
+    cohorts = [record.cohort for record in rounds_of(run.folder)]
+    return len(cohorts) if len(cohorts) > rounds and not any(0 in cohort for cohort in cohorts[-rounds:]) else 0
+
+
+def happens(tab: Tab, what: str) -> None:
+    """Tells the page that it is frozen, resumed, hidden or visible; a headless browser shows all tabs."""
+    if what in ("hidden", "visible"):
+        tab.page.evaluate(f"Object.defineProperty(document, 'visibilityState', {{ value: '{what}', configurable: true }})")
+        what = "visibilitychange"
+    tab.page.evaluate(f"document.dispatchEvent(new Event('{what}'))")
 
 
 def wait_for_rest(run: Run) -> int:
     """Rounds of the run once no more come: there is no device."""
-    before = -1
+    before, end = -1, time.monotonic() + 20
     while (now := len(rounds_of(run.folder))) != before:
+        assert time.monotonic() < end, "rounds go on"
         before = now
         time.sleep(0.4)
     return now

@@ -40,7 +40,7 @@ export class Session {
     this.plan = readPlan(bytes);
     this.planHash = await sha256(bytes);
     [this.model, this.usable] = [null, false];
-    this.tell('plan', { plan: this.plan, place: this.device.place, algorithm: this.device.key.algorithm });
+    this.tell('plan', { plan: this.plan, device: this.device });
   }
 
   // The replica, as it was stored, or a first one.

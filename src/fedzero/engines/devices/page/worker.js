@@ -129,7 +129,7 @@ class Tab {
 
   heard(kind, facts) {
     if (kind === 'bytes') tell(kind, { up: this.up + facts.up, down: this.down + facts.down });
-    else if (kind === 'plan') this.planned(facts.plan, this.session?.device ?? facts).catch(failed);
+    else if (kind === 'plan') this.plan ?? this.planned(facts.plan, facts.device).catch(failed);
     else if (kind === 'answered') this.answered(facts);
     else tell(kind, facts);
   }
