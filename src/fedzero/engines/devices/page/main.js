@@ -88,7 +88,9 @@ const hears = {
   answered({ answers, before }) {
     answers.forEach(answered);
     here.answers += answers.length;
-    $('kept').textContent = here.answers ? `${many(here.answers, 'answer')} since this browser joined.` : '';
+    $('given').textContent = whole(here.answers);
+    $('kept').textContent = here.answers > MOST_SHOWN ? `The last ${MOST_SHOWN} are shown.` : '';
+    $('listed').hidden = !(($('none').hidden = here.answers > 0));
     if (!before) state('Taking part', 'here');
     curve();
   },
@@ -152,6 +154,7 @@ function describe(task) {
   $('format').textContent = `A line has: ${columns}. Labels: ${labels}. A first line with names is optional.`;
   const choices = Array.from({ length: task.widths.at(-1) }, (_, label) => chosen(label));
   $('labels').replaceChildren($('labels').firstElementChild, ...choices);
+  $('labels').className = choices.length <= 10 && task.labels.every((name) => name.length < 3) ? 'short' : '';
 }
 
 function chosen(label) {
@@ -178,12 +181,12 @@ function answered({ round, loss, values, digest, bytes }) {
   here.losses.push([round, loss]);
   if (here.losses.length > MOST_POINTS) here.losses.shift();
   $('loss').textContent = short(Number(loss.toPrecision(4)));
-  const row = element('tr'), numbers = element('td', undefined, 'numbers');
-  const shown = Array.from(values.slice(0, 16), short).join('  ');
-  numbers.textContent = values.length > 16 ? `${shown}  … ${whole(values.length)} in all` : shown;
-  row.append(element('td', whole(round)), element('td', short(loss)), numbers, element('td', digest, 'mono'), element('td', whole(bytes)));
-  $('answers').prepend(row);
-  while ($('answers').rows.length > MOST_SHOWN) $('answers').deleteRow(-1);
+  const item = element('li'), shown = Array.from(values.slice(0, 16), short).join('  ');
+  const what = element('p', undefined, 'what');
+  what.append(element('b', `Round ${whole(round)}`), ` loss ${short(loss)}, check sum `, element('code', digest), `, ${whole(bytes)} bytes`);
+  item.append(what, element('p', values.length > 16 ? `${shown}  … ${whole(values.length)} in all` : shown, 'numbers'));
+  $('answers').prepend(item);
+  if ($('answers').children.length > MOST_SHOWN) $('answers').lastElementChild.remove();
 }
 
 function curve() {
