@@ -105,7 +105,9 @@ def test_two_tabs_and_a_python_client(tab: Callable[..., Tab], node: Node, tmp_p
     for answer, text in zip(left["answers"], shown, strict=True):
         assert len(answer["numbers"]) == 4
         assert np.allclose([float(each) for each in text.split()], answer["numbers"], rtol=1e-5)
-        assert np.array(answer["numbers"], "<f4").tobytes().hex() in answer["body"] and answer["digest"] in answer["body"]
+        assert (
+            np.array(answer["numbers"], "<f4").tobytes().hex() in answer["body"] and answer["digest"] in answer["body"]
+        )
 
 
 @pytest.mark.slow
@@ -128,6 +130,7 @@ def test_the_whole_profile(tab: Callable[..., Tab], node: Node, tmp_path: Path, 
 # ---- tabs that go and come
 
 
+@pytest.mark.slow
 def test_a_tab_that_is_closed_in_a_round_and_comes_back(tab: Callable[..., Tab], node: Node, tmp_path: Path) -> None:
     """Its answer was stored and did not leave. A new tab of the browser has the same place, sends that answer, and the run
     has the ledger of one in which nothing happened."""
@@ -187,9 +190,11 @@ def test_a_reload_goes_on_and_a_hidden_tab_does_not(tab: Callable[..., Tab], tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["frozen", "offline"])
-def test_a_tab_that_misses_rounds_takes_part_again(tab: Callable[..., Tab], chromium: Any, tmp_path: Path, trouble: str) -> None:
-    """Its process is stopped without warning, as phones do it, or its network is cut; the other tab goes on for more rounds
-    than a gateway sends with an order."""
+def test_a_tab_that_misses_rounds_takes_part_again(
+    tab: Callable[..., Tab], chromium: Any, tmp_path: Path, trouble: str
+) -> None:
+    """Its process is stopped without warning, as phones do it, or its network is cut; the other tab goes on for more
+    rounds than a gateway sends with an order."""
     recipe = endless(tmp_path, beat=1, deadline=3.0, grace=1.0)
     first, other = tab(), tab()
     first.allowed = (BROKEN,)
@@ -204,7 +209,12 @@ def test_a_tab_that_misses_rounds_takes_part_again(tab: Callable[..., Tab], chro
         network.closed = False
         for process in own if trouble == "frozen" else ():
             os.kill(process, signal.SIGCONT)
-        wait_for(lambda: other.page.wait_for_timeout(100) or 0 in set().union(*(r.cohort for r in rounds_of(run.folder)[missed:])))
+        wait_for(
+            lambda: (
+                other.page.wait_for_timeout(100)
+                or 0 in set().union(*(r.cohort for r in rounds_of(run.folder)[missed:]))
+            )
+        )
         first.until("state", "Taking part")
         assert not any("digest" in why for record in rounds_of(run.folder) for _, why in record.refused)
         for each in (first, other):
@@ -240,7 +250,9 @@ def alone(run: Run, rounds: int) -> int:
 def happens(tab: Tab, what: str) -> None:
     """Tells the page that it is frozen, resumed, hidden or visible; a headless browser shows all tabs."""
     if what in ("hidden", "visible"):
-        tab.page.evaluate(f"Object.defineProperty(document, 'visibilityState', {{ value: '{what}', configurable: true }})")
+        tab.page.evaluate(
+            f"Object.defineProperty(document, 'visibilityState', {{ value: '{what}', configurable: true }})"
+        )
         what = "visibilitychange"
     tab.page.evaluate(f"document.dispatchEvent(new Event('{what}'))")
 

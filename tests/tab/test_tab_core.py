@@ -114,4 +114,6 @@ def test_bytes_that_are_no_message_are_said_to_be_none(node: Node, data: bytes) 
     try:
         node.ask("unpacked", data=data.hex())
     except ValueError as error:
-        assert str(error).startswith(("Broken: ", "TypeError: no message has"))  # the latter: a float, which is only read
+        assert str(error).startswith(
+            ("Broken: ", "TypeError: no message has")
+        )  # the latter: a float, which is only read

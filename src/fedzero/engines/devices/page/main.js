@@ -103,12 +103,19 @@ const hears = {
     $('up').textContent = size(up);
     $('down').textContent = size(down);
   },
-  broken: ({ text, seconds }) => state(`${text.replace(/[.:]$/, '')}: again in ${seconds.toFixed(seconds < 10 ? 1 : 0)} s`, 'away'),
+  broken({ text, seconds }) {
+    const said = `${text.replace(/[.:]$/, '')}: again in ${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+    if (here.plan) state(said, 'away');
+    else problem(said);
+  },
   said: ({ text }) => problem(text),
   refused: ({ round, text }) => problem(`Round ${round}: not answered, ${text}.`),
   elsewhere: () => state('Another tab of this browser takes part. This one goes on when that one is closed or hidden', 'away'),
   away: () => state('Not taking part: this tab is not visible', 'away'),
-  joined: () => state('Not started', 'off'),
+  joined() {
+    problem('');
+    state('Not started', 'off');
+  },
   finished({ rounds: count, reason }) {
     here.ended = true;
     rounds(count);
@@ -121,6 +128,7 @@ const hears = {
     problem(text, complaint ? 'complaint' : 'problem');
     if (here.wanted) stopped('Stopped');
     $('join').disabled = false;
+    $('join').textContent = 'Take part';
     if (here.plan) hears.rows({ count: here.rows, byLabel: here.byLabel ?? [] });
   },
   saved({ text }) {
@@ -228,6 +236,7 @@ function stopped(text) {
 $('join').addEventListener('click', () => {
   problem('');
   $('join').disabled = true;
+  $('join').textContent = 'Asking for a place';
   say('want', 'plan');
 });
 $('start').addEventListener('click', () => {

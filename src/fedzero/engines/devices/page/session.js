@@ -10,6 +10,8 @@ const [ENROL, HELLO, PROOF, ANSWER, REFUSAL, READY, FETCH] = [1, 2, 3, 4, 5, 6, 
 export const LEAVE = pack([9]);
 const ANOTHER_ORDER = 1, UNTRUE = 2, FAILED = 5;
 const FRAMES = { 16: 'enrolled', 17: 'challenged', 18: 'welcomed', 19: 'ordered', 20: 'updated', 21: 'offered', 22: 'piece', 23: 'wait', 24: 'error', 25: 'finish' };
+// Frames after Hello, and those of a session that has begun.
+const CHALLENGE = 17, WELCOME = 18, OPEN = [19, 20, 21, 22, 25];
 // Errors after which another attempt ends in the same way, and after which the session goes on.
 const HOPELESS = [2, 3, 4, 5, 6, 7, 13, 14], LASTING = [9, 10, 12];
 const PLACE = 5;
@@ -75,6 +77,7 @@ export class Session {
 
   // The first frame of a connection.
   async begin() {
+    [this.nonce, this.open] = [null, false];
     return [this.device.place === undefined ? await this.enrol() : await this.hello()];
   }
 
@@ -96,6 +99,8 @@ export class Session {
     const frame = fields(unpack(bytes), 'a frame', 'nat');
     const name = FRAMES[frame[0]];
     if (!name) throw new Broken(`a frame with the tag ${frame[0]}`);
+    const early = frame[0] === CHALLENGE || frame[0] === WELCOME ? !this.nonce || this.open : OPEN.includes(frame[0]) && !this.open;
+    if (early) throw new Broken(`a frame with the tag ${frame[0]} where none is expected`);
     return (await this[name](frame.slice(1))) ?? [];
   }
 
@@ -117,7 +122,6 @@ export class Session {
   async challenged(frame) {
     const [version, nonce] = fields(frame, 'Challenge', 'nat', 32);
     if (version !== VERSION) throw new Hopeless(`The gateway speaks version ${version}: reload this page.`);
-    if (!this.nonce) throw new Broken('a Challenge before Hello');
     const signature = await this.signed('proof', joined(nonce, this.nonce, little(this.ready ?? NO_MODEL, 8)));
     return [pack([PROOF, signature])];
   }
@@ -132,7 +136,8 @@ export class Session {
       await this.store.put('devices', this.name, this.device);
       if (this.rows) await this.prepare();
     }
-    this.round = round;
+    if (!this.plan) throw new Broken('a Welcome without a plan');
+    [this.round, this.open] = [round, true];
     this.tell('welcome', { round, ready: this.ready !== null });
   }
 
