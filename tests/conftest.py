@@ -268,7 +268,7 @@ def full_data() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A headless Chromium, where there is one. Its driver has an event loop in this thread, so it does not outlast a module."""
+    """A headless Chromium, where there is one. Its driver has an event loop in this thread: it ends with the module."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:

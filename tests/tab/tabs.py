@@ -1,5 +1,5 @@
-"""Tabs of a browser as devices of a small run, a network between them and the gateway that can fail, and the page's modules
-without a browser."""
+"""Tabs of a browser as devices of a small run, a network between them and the gateway that can fail, and the page's
+modules without a browser."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def with_tabs(node: Node, folder: Path, tabs: tuple[int, ...]) -> Callable[[RunV
 
 
 class Network:
-    """A proxy of the gateway. closed: connections are cut and refused; mute: what devices send does not arrive; deaf: it is
-    mute from the next bytes of the gateway on."""
+    """A proxy of the gateway. closed: connections are cut and refused; mute: what devices send does not arrive; deaf:
+    it is mute from the next bytes of the gateway on."""
 
     def __init__(self, to: int):
         self._to, self.closed, self.mute, self.deaf = to, False, False, False

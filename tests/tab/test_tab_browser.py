@@ -1,5 +1,4 @@
-"""Tabs of a real browser as devices: whole runs, tabs that are closed, reloaded, hidden, frozen and offline, and the page
-itself as people, screen readers and other origins have it."""
+"""Tabs of a real browser as devices: whole runs, and tabs that are closed, reloaded, hidden, frozen and offline."""
 
 from __future__ import annotations
 
@@ -132,8 +131,8 @@ def test_the_whole_profile(tab: Callable[..., Tab], node: Node, tmp_path: Path, 
 
 @pytest.mark.slow
 def test_a_tab_that_is_closed_in_a_round_and_comes_back(tab: Callable[..., Tab], node: Node, tmp_path: Path) -> None:
-    """Its answer was stored and did not leave. A new tab of the browser has the same place, sends that answer, and the run
-    has the ledger of one in which nothing happened."""
+    """Its answer was stored and did not leave. A new tab of the browser has the same place, sends that answer, and the
+    run has the ledger of one in which nothing happened."""
     recipe = recipe_of(tmp_path, {"grace": 60.0})
     first, others = tab(), [tab(), tab()]
     with running(recipe, tmp_path / "run") as run:

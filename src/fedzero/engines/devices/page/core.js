@@ -13,12 +13,6 @@ export class Core {
     this.top = this.do.__heap_base.value;
   }
 
-  static async load(base) {
-    const answer = await fetch(new URL(MODULE(), base));
-    if (!answer.ok) throw new Hopeless('The page is not complete: reload it.');
-    return new Core(await answer.arrayBuffer());
-  }
-
   // So many bytes, which stay where they are.
   take(size) {
     const at = Math.ceil(this.top / 64) * 64;
