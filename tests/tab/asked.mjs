@@ -27,12 +27,13 @@ const does = {
   },
   // The reply of a place with the rows of a CSV file to an order, with the model given.
   async reply({ place, plan: data, csv, state, round, pairs }) {
-    if (!places.has(place)) {
+    const key = `${place} ${data}`;
+    if (!places.has(key)) {
       const plan = readPlan(bytes(data));
       const rows = await readTable(new Blob([fs.readFileSync(csv)]), plan.task);
-      places.set(place, { plan, rows, model: new Model(new Core(module), plan) });
+      places.set(key, { plan, rows, model: new Model(new Core(module), plan) });
     }
-    const { plan, rows, model } = places.get(place);
+    const { plan, rows, model } = places.get(key);
     model.load(bytes(state), round);
     const { scalars, loss, queries } = model.turn(round, rateAt(plan, bytes(pairs), round), rows, place);
     const [values, said] = [scalars, Float32Array.of(loss)].map((each) => new Uint8Array(each.buffer));

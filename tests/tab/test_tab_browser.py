@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -192,22 +193,27 @@ def test_a_reload_goes_on_and_a_hidden_tab_does_not(tab: Callable[..., Tab], tmp
 def test_a_tab_that_misses_rounds_takes_part_again(
     tab: Callable[..., Tab], chromium: Any, tmp_path: Path, trouble: str
 ) -> None:
-    """Its process is stopped without warning, as phones do it, or its network is cut; the other tab goes on for more
+    """Its browser is stopped without warning, as phones do it, or its network is cut; the other tab goes on for more
     rounds than a gateway sends with an order."""
     recipe = endless(tmp_path, beat=1, deadline=3.0, grace=1.0)
-    first, other = tab(), tab()
+    apart = chromium.browser_type.launch(
+        executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+    )
+    first, other = Tab(apart), tab()
     first.allowed = (BROKEN,)
     with running(recipe, tmp_path / "run") as run:
-        network, before = Network(run.port), renderers(chromium)
+        network = Network(run.port)
         assert take_part(first, run.ticket(network.port), tmp_path, run) == 0
-        own = renderers(chromium) - before
         take_part(other, run.ticket(), tmp_path, run)
         wait_for(lambda: first.page.wait_for_timeout(20) or "Taking part" in first.text("state"))
+        own = processes(apart)
         stop(network, own, trouble)
-        missed = wait_for(lambda: other.page.wait_for_timeout(100) or alone(run, 25))
-        network.closed = False
-        for process in own if trouble == "frozen" else ():
-            os.kill(process, signal.SIGCONT)
+        try:
+            missed = wait_for(lambda: other.page.wait_for_timeout(100) or alone(run, 25))
+        finally:
+            network.closed = False
+            for process in own if trouble == "frozen" else ():
+                os.kill(process, signal.SIGCONT)
         wait_for(
             lambda: (
                 other.page.wait_for_timeout(100)
@@ -218,7 +224,9 @@ def test_a_tab_that_misses_rounds_takes_part_again(
         assert not any("digest" in why for record in rounds_of(run.folder) for _, why in record.refused)
         for each in (first, other):
             each.page.get_by_role("button", name="Pause").click()
+        first.quiet()
         network.close()
+        apart.close()
 
 
 def endless(folder: Path, **engine: Any) -> Any:
@@ -226,10 +234,9 @@ def endless(folder: Path, **engine: Any) -> Any:
     return msgspec.structs.replace(recipe, rounds=1_000_000, evaluate_every=1_000_000)
 
 
-def renderers(browser: Any) -> set[int]:
-    """Processes of tabs."""
+def processes(browser: Any) -> set[int]:
     found = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
-    return {each["id"] for each in found if each["type"] == "renderer"}
+    return {each["id"] for each in found}
 
 
 def stop(network: Network, processes: set[int], trouble: str) -> None:

@@ -2,7 +2,7 @@
 import { Drawing, SIDE } from './drawing.js';
 
 const $ = (id) => document.getElementById(id);
-const MOST_SHOWN = 50, MOST_POINTS = 600, WAITING = 'Connected: waiting for the next round';
+const MOST_SHOWN = 50, MOST_POINTS = 600, PATIENCE = 5000, WAITING = 'Connected: waiting for the next round';
 const base = new URL('.', location.href), worker = new Worker(new URL('./worker.js', import.meta.url), { type: 'module' });
 const say = (command, value) => worker.postMessage({ command, value });
 const here = { plan: null, wanted: false, ended: false, rows: 0, losses: [], answers: 0, label: 0, screen: null };
@@ -112,6 +112,7 @@ const hears = {
   refused: ({ round, text }) => problem(`Round ${round}: not answered, ${text}.`),
   elsewhere: () => state('Another tab of this browser takes part. This one goes on when that one is closed or hidden', 'away'),
   away: () => state('Not taking part: this tab is not visible', 'away'),
+  paused: () => clearTimeout(here.stuck),
   joined() {
     problem('');
     state('Not started', 'off');
@@ -218,8 +219,13 @@ async function start() {
   $('start').textContent = 'Pause';
   $('start').className = '';
   say('want', 'rounds');
+  await stayOn();
+}
+
+// A dark screen hides the tab.
+async function stayOn() {
   try {
-    here.screen = await navigator.wakeLock?.request('screen'); // a dark screen hides the tab
+    if (here.wanted) here.screen = await navigator.wakeLock?.request('screen');
   } catch {
     // the browser does not want to
   }
@@ -244,6 +250,7 @@ $('start').addEventListener('click', () => {
   sessionStorage.removeItem('training');
   say('want', '');
   stopped('Paused');
+  here.stuck = setTimeout(() => location.reload(), PATIENCE); // a round that takes too long ends with its worker
 });
 $('csv').addEventListener('change', () => {
   const [file] = $('csv').files;
@@ -302,7 +309,11 @@ $('wipe').addEventListener('click', () => {
 // ---- the tab
 
 let frozen = false;
-const seen = () => say('show', !frozen && document.visibilityState === 'visible');
+const seen = () => {
+  const visible = !frozen && document.visibilityState === 'visible';
+  say('show', visible);
+  if (visible) stayOn();
+};
 document.addEventListener('visibilitychange', seen);
 for (const [kind, value] of [['freeze', true], ['resume', false]]) {
   document.addEventListener(kind, () => {

@@ -55,7 +55,10 @@ class Tab {
 
   async want(what) {
     this.wanted = what;
-    if (!what) this.connection?.leave();
+    if (!what) {
+      this.connection?.leave();
+      tell('paused');
+    }
     this.waiting?.abort();
     await this.go();
   }
