@@ -32,6 +32,11 @@ function state(text, colour) {
   $('dot').dataset.is = colour;
 }
 
+// Of a connection: what was under way when the tab left may still be told.
+function live(text, colour) {
+  if (here.seen && (here.wanted || !here.plan)) state(text, colour);
+}
+
 // ---- what the worker tells
 
 const hears = {
@@ -73,16 +78,16 @@ const hears = {
 
   reading: ({ share }) => ($('count').textContent = `Reading the file: ${Math.round(100 * share)} %`),
   enrolled: () => {},
-  connecting: () => state(here.wanted ? 'Connecting' : 'Asking for a place', 'busy'),
+  connecting: () => live(here.wanted ? 'Connecting' : 'Asking for a place', 'busy'),
   welcome({ round, ready }) {
     problem('');
     rounds(round);
-    if (here.wanted) state(ready ? WAITING : 'Connected: getting the model', ready ? 'here' : 'busy');
+    live(ready ? WAITING : 'Connected: getting the model', ready ? 'here' : 'busy');
   },
-  fetched: ({ part }) => state(`Fetching the model: ${Math.round(100 * part)} %`, 'busy'),
+  fetched: ({ part }) => live(`Fetching the model: ${Math.round(100 * part)} %`, 'busy'),
   caught({ round }) {
     rounds(round);
-    state(WAITING, 'here');
+    live(WAITING, 'here');
   },
   working: ({ round }) => rounds(round),
   answered({ answers, before }) {
@@ -91,7 +96,7 @@ const hears = {
     $('given').textContent = whole(here.answers);
     $('kept').textContent = here.answers > MOST_SHOWN ? `The last ${MOST_SHOWN} are shown.` : '';
     $('listed').hidden = !(($('none').hidden = here.answers > 0));
-    if (!before) state('Taking part', 'here');
+    if (!before) live('Taking part', 'here');
     curve();
   },
   judged({ right, of }) {
@@ -105,12 +110,12 @@ const hears = {
   },
   broken({ text, seconds }) {
     const said = `${text.replace(/[.:]$/, '')}: again in ${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
-    if (here.plan) state(said, 'away');
+    if (here.plan) live(said, 'away');
     else problem(said);
   },
   said: ({ text }) => problem(text),
   refused: ({ round, text }) => problem(`Round ${round}: not answered, ${text}.`),
-  elsewhere: () => state('Another tab of this browser takes part. This one goes on when that one is closed or hidden', 'away'),
+  elsewhere: () => live('Another tab of this browser takes part. This one goes on when that one is closed or hidden', 'away'),
   away: () => state('Not taking part: this tab is not visible', 'away'),
   paused: () => clearTimeout(here.stuck),
   joined() {
@@ -311,6 +316,7 @@ $('wipe').addEventListener('click', () => {
 let frozen = false;
 const seen = () => {
   const visible = !frozen && document.visibilityState === 'visible';
+  here.seen = visible;
   say('show', visible);
   if (visible) stayOn();
 };
