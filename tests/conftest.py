@@ -21,8 +21,10 @@ import pytest
 from outcome import Outcome
 from sampling import mark_rest_slow
 
-# A loaded machine is no fault of the code: nothing here is timed.
-hypothesis.settings.register_profile("untimed", deadline=None)
+# A loaded machine is no fault of the code: nothing here is timed. By default the examples of a property follow from the
+# test, so that one tree has one verdict; `make test-all` draws others every time.
+hypothesis.settings.register_profile("untimed", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 # Tests press Ctrl-C. What a script starts in the background does not hear it, nor do its children.
@@ -203,6 +205,13 @@ class Unsynced(sqlite3.Connection):
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         return super().execute(sql.replace("synchronous = FULL", "synchronous = OFF"), *parameters)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Numbers of torch's own generator do not depend on the tests before; where a test loads torch, it has its seed."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

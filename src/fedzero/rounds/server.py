@@ -94,7 +94,8 @@ class Server:
         self.replica, self.ledger, self.meter, self.chain = replica, ledger, meter, plan.chain
         self._reserve = reserve
         turns, done = (Turns.of(plan.federation.clients), 0) if view is None else (view.turns, view.outline.done)
-        self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds, plan.chain.hides_clients)
+        follow = plan.chain.hides_clients and not isinstance(schedule, Present)
+        self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds, follow)
         self.saved = view.outline.saved.round if view is not None and view.outline.saved is not None else 0
         """the round of the last checkpoint"""
         private = PrivateCohorts(ledger.path.parent, plan) if plan.private_sampling else None
@@ -148,7 +149,8 @@ class Server:
             asked=UNSET if as_drawn else tuple(sorted(set(drawn))),
         )
         if self.chain.hides_clients:
-            record = without_clients(record, self.plan, self.delivery.instructions(round, [0]).size(0))
+            last = self.delivery.instructions(round, [0], [max(round - 1, 0)]).size(0)
+            record = without_clients(record, self.plan, last)
         if reason := stopped(record):
             record = structs.replace(record, stopped=reason)
         kept = {c: tally.memories[c] for c, _ in record.remembered if c in tally.memories}
@@ -263,21 +265,22 @@ class Server:
         client, data = arrival.client, arrival.data
         if isinstance(data, bytes):
             tally.bytes_up += len(data)
-        if why := self.admission.closed(arrival.asked, found.asked.get(client)):
+        open = found.asked.get(client)
+        if arrival.asked != open and (why := self.admission.closed(arrival.asked, open)):
             tally.stale[client] = why
             return
         try:
-            if client not in found.asked:
+            if open is None:
                 raise Refused("was not asked")
-            if isinstance(data, Undelivered):
-                found.undelivered.add(client)
             if isinstance(data, Exception):
+                if isinstance(data, Undelivered):
+                    found.undelivered.add(client)
                 raise Refused(f"failed: {data}")
             if client in found.replies:
                 raise Refused("answered twice; the first answer counts")
-            if self.schedule.oldest and found.asked[client] not in self.admission.models:
-                raise Refused(f"answered round {found.asked[client]}, whose model is not known here any more")
-            found.replies[client] = self.admission.admit(found.asked[client], exchange, client, data)
+            if self.schedule.oldest and open not in self.admission.models:
+                raise Refused(f"answered round {open}, whose model is not known here any more")
+            found.replies[client] = self.admission.admit(open, exchange, client, data)
         except Refused as reason:
             if client not in found.replies:
                 found.refuse(client, printable(str(reason), LONGEST_SAID))

@@ -14,7 +14,7 @@ from fedzero import plugins
 from fedzero.callbacks import ignore
 from fedzero.directions.ahead import compiling
 from fedzero.errors import FedzeroError
-from fedzero.ledger import answers, checkpoints, replay
+from fedzero.ledger import answers, checkpoints, replay, traffic
 from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.durable import parts_of
 from fedzero.ledger.folder import DEVICES, LEDGER, MODEL, PRIVACY, folder_of
@@ -144,7 +144,8 @@ def create(
         claim.release()
         raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
     try:
-        replaced = [folder / MODEL, folder / PRIVACY, folder / checkpoints.FILE, *answers.files_of(folder)]
+        stale = (MODEL, PRIVACY, checkpoints.FILE, traffic.FILE)
+        replaced = [*(folder / name for name in stale), *answers.files_of(folder)]
         if base is not None:
             save_base(base.params, folder / BASE)
         here.write(note, folder)
@@ -226,11 +227,7 @@ def run_to_end(
         growing.expect_planned(folder, view, recipe)
         growing.remove_superseded(folder, view)
         watch.phase("")  # replaying has its own display
-        models: dict[int, bytes] = {}
-        if setup is not None and replica is not None and schedule is not None and schedule.oldest:
-            models = replay.recent(ledger, view, replica, schedule.oldest, setup.replaying, kept)
-        elif setup is not None and replica is not None:
-            replay.rebuild(ledger, view, replica, None, setup.replaying, kept)
+        models = _rebuilt(found.run, ledger, view, 0 if schedule is None else schedule.oldest, kept)
         held = replica if recipe.federation.server_model else None
         if schedule is None and isinstance(found.clients, Attended):
             schedule = Present(found.run.plan, found.clients, folder)
@@ -264,6 +261,16 @@ def run_to_end(
             watch.end()
         finally:
             ledger.close()
+
+
+def _rebuilt(run: RunView, ledger: Ledger, view: LedgerView, oldest: int, kept: Checkpoint | None) -> dict[int, bytes]:
+    """Bring the run's replica, if it has one, to the end of the ledger; digests of its last `oldest` models."""
+    if run.setup is None or run.replica is None:
+        return {}
+    if oldest:
+        return replay.recent(ledger, view, run.replica, oldest, run.setup.replaying, kept)
+    replay.rebuild(ledger, view, run.replica, None, run.setup.replaying, kept)
+    return {}
 
 
 def _finish(replica: Replica | None, folder: Path) -> None:

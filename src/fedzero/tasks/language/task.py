@@ -146,8 +146,8 @@ class Language(Task, tag="language"):
         least = max(map(len, answers), default=1) - 1
         train: Encoded | Completed
         test: Encoded | Completed
-        if text.responds:
-            completer = self._completer(text, encoder, model)
+        completer = self._completer(text, encoder, model) if text.responds else None
+        if completer is not None:
             train, test = map(completer.rows, read)
         else:
             train, test = (encoder.prompts(text, rows, least) for rows in read)
@@ -159,7 +159,7 @@ class Language(Task, tag="language"):
         shards: Shards
         samples = None
         if isinstance(train, Completed) or isinstance(test, Completed):
-            assert isinstance(train, Completed) and isinstance(test, Completed)
+            assert isinstance(train, Completed) and isinstance(test, Completed) and completer is not None
             quality = self._quality(model, test, completer, context)
             samples = quality.samples if context.trusted else None  # a site's rows stay there
             objective = self._responding(self._scorer(model), test, quality)
@@ -182,15 +182,10 @@ class Language(Task, tag="language"):
             shards = OfPersons(shards, [persons[part] for part in parts])
         params = self.params(model)
         facts, fixed = _facts(model, params, train, test, length), Fixed.of_module(model.module, params)
-        if isinstance(train, Completed) and isinstance(test, Completed):
-            facts |= completed_facts(train, test, context.trusted)
-        if fixed is not None and (fixed.tensors or given is not None):  # of what is given the run's folder has a copy
-            facts[FACT] = str(fixed)
+        facts |= _more_facts(train, test, fixed, context, given is not None)
         if given is not None:
             given.opened, facts = model, facts | {"rows": given.digest()}
-            given.measuring = self._measuring(
-                objective, encoder, text, answers, completer if text.responds else None, model, context
-            )
+            given.measuring = self._measuring(objective, encoder, text, answers, completer, model, context)
         objective = objective if isinstance(self.chunk, UnsetType) else Chunked(objective, self.chunk)
         if given is not None and given.reported and given.measuring is not None:
             objective = Reported(objective, {TEST: given.measuring(given.reported)})
@@ -432,4 +427,16 @@ def _facts(
     }
     if train.cut + test.cut:
         facts["passages cut"] = f"{train.cut:,} and {test.cut:,}, to {length:,} tokens"
+    return facts
+
+
+def _more_facts(
+    train: Encoded | Completed, test: Encoded | Completed, fixed: Fixed | None, context: BuildContext, copied: bool
+) -> dict[str, str]:
+    """Of responses, and of what is not trained. copied: the folder of a run has a copy of the whole model."""
+    facts = dict[str, str]()
+    if isinstance(train, Completed) and isinstance(test, Completed):
+        facts |= completed_facts(train, test, context.trusted)
+    if fixed is not None and (fixed.tensors or copied):
+        facts[FACT] = str(fixed)
     return facts
