@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devices.fleet import data_of, made, recipe_of
-from devices.test_device_arithmetic import CHANGES, VALUES
+from devices.test_device_arithmetic import CHANGES as ALL_CHANGES
+from devices.test_device_arithmetic import VALUES
 from fedzero.engines.devices import plan as plans
 from fedzero.engines.devices.join_page import FOLDER
 from fedzero.model.updates import Seeded, pack
@@ -28,6 +29,8 @@ from tab.tabs import HERE, Node, csv_of, modules, needs_node
 
 CORE = Path(__file__).resolve().parents[2] / "clients" / "core"
 MODULES = {"core.wasm": "fedzero_core.wasm", "core-scalar.wasm": "fedzero_core_scalar.wasm"}
+CHANGES = [each for each in ALL_CHANGES if each.get("distribution") != "gaussian"]
+"""The profile of a tab."""
 COMPILER = "clang version 14.0.6"
 """Made the modules that are committed."""
 

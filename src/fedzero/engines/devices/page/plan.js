@@ -44,7 +44,7 @@ function refuse(holds, what) {
 export function readPlan(bytes) {
   const kinds = ['nat', 'nat', 'text', 32, 'nat', 'nat', 'array', 'array', 'array'];
   const [version, stream, name, root, places, rounds, tensors, how, about] = fields(unpack(bytes), 'the plan', ...kinds);
-  if (version !== 1 || stream !== 1) throw new Hopeless('The run has another version of the plan: reload this page.');
+  if (version !== 1 || stream !== 1) throw new Hopeless(`The run has another version of the plan (${version}), which this page cannot do.`);
   refuse(tensors.length > MOST_TENSORS, `${tensors.length} tensors`);
   const plan = { name: printable(name), root, places, rounds, tensors: tensors.map(tensor), method: method(how), task: task(about) };
   check(plan);
