@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,12 +111,12 @@ class Here:
         return self.replica.identity, self.problem.measure(self.replica.state.params, after, last)
 
 
-def without_gateway(recipe: Recipe, folder: Path) -> None:
-    """The same run, whose ledger is the right one."""
+def without_gateway(recipe: Recipe, folder: Path, here: Callable[[RunView], Here] = Here) -> None:
+    """The same run, whose ledger is the right one. here: of other devices."""
     setup = made(recipe, folder)
     past, first = PastRounds(), setup.start
     run = RunView(recipe, setup.plan, past, setup, setup.replica(), Environment(folder=folder))
-    found = session.Opened(run, Here(run), past)  # type: ignore[arg-type]  # it has no hosts and no phases
+    found = session.Opened(run, here(run), past)  # type: ignore[arg-type]  # it has no hosts and no phases
     session.run_to_end(found, session.create(folder, first), folder, Silent())
 
 

@@ -4,7 +4,7 @@ order. Frames have the same bytes in both; where it polls, each has its length b
     /fedzero/1/socket      a web socket (`sockets`); every binary message is a frame
     /fedzero/1/poll        POST; header fedzero-session, once there is one
     /fedzero/1/about       what this is, as JSON
-    /join                  where tickets lead; words for people
+    /join                  where tickets lead: the page of a browser that takes part
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from starlette.routing import Route
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices.codes import Code, Denied
 from fedzero.engines.devices.hub import HANDSHAKE, Hub
+from fedzero.engines.devices.join_page import ROUTES
 from fedzero.engines.devices.session import Session, State
 
 PROTOCOL = "fedzero-device/1"
@@ -35,12 +36,6 @@ MOST_IN_POST = 8
 """Frames in one request."""
 LONGEST_ADDRESS = 64
 LENGTH = struct.Struct("<I")
-JOIN = (
-    "This address is a ticket: it admits a device to a federated training run.\n"
-    "Open it with a client of fedzero-device/1, for instance\n\n"
-    "    pip install fedzero-client\n"
-    "    fedzero-client join 'THE WHOLE ADDRESS' --data my.npz\n"
-)
 
 
 def joined(frames: Collection[bytes]) -> bytes:
@@ -75,7 +70,7 @@ class Gateway:
         routes = [
             Route("/fedzero/1/poll", self.poll, methods=["POST"]),
             Route("/fedzero/1/about", self.about),
-            Route("/join", self.join),
+            *ROUTES,
         ]
         return Starlette(routes=routes)
 
@@ -88,8 +83,6 @@ class Gateway:
         facts = {"protocol": PROTOCOL, "run": hub.run.hex(), "places": hub.places, "fingerprint": _hex(hub)}
         return JSONResponse(facts)
 
-    async def join(self, request: Request) -> Response:
-        return PlainTextResponse(JOIN)
 
     # ---- polling
 
