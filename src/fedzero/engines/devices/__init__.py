@@ -9,6 +9,7 @@ plan          what a device must know of a run, and what the profile has not
 registry      keys, tickets and places, on disk
 ticket        a ticket as an address
 session       one device's session: bytes in, frames out
+graphs        a graph that devices fetch
 hub           all sessions, in the thread of the web server
 application   web sockets and polling
 serving       the web server
@@ -64,11 +65,13 @@ class Devices(Engine, tag="devices"):
     def open(self, run: RunView) -> Iterator[Clients]:
         from fedzero.engines.devices.application import Gateway
         from fedzero.engines.devices.clients import DeviceClients
+        from fedzero.engines.devices.graphs import GraphFile
         from fedzero.engines.devices.hub import Hub
         from fedzero.engines.devices.plan import Rates, encode, plan_of
         from fedzero.engines.devices.registry import Registry
         from fedzero.engines.devices.serving import listening, served
         from fedzero.methods.shared.seeded import SeededMethod
+        from fedzero.oracles.portable.running import GraphObjective
 
         setup, replica = run.built()
         host, port = self._address()
@@ -79,11 +82,16 @@ class Devices(Engine, tag="devices"):
         federation = setup.recipe.federation
         if self.least > federation.clients:
             raise FedzeroError(f"engine.least = {self.least} exceeds federation.clients = {federation.clients}")
+        objective = setup.problem.objective
+        graph = None
+        if isinstance(objective, GraphObjective):
+            graph = GraphFile(objective.graph.path, objective.graph.sha256)
         registry = Registry(run.environment.folder)
         try:
             at = listening(host, port)
             registry.url = self.url or _url(host, at.getsockname()[1], bool(self.certificate))
             hub = Hub(registry, plan, federation.clients, self.beat, self.connections)
+            hub.graph = graph
             largest = 2048 + setup.plan.chain.limit(setup.plan.numbers) + 128
             gateway = Gateway(hub, self.origins, self.beat, max(largest, 1 << 14))
             tls = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key} if self.certificate else {}
@@ -96,6 +104,8 @@ class Devices(Engine, tag="devices"):
                     hub.post(hub.pause, self.beat, "the server was stopped, and may go on later")
         finally:
             registry.close()
+            if graph is not None:
+                graph.close()
 
     def _address(self) -> tuple[str, int]:
         split = urlsplit(f"//{self.listen}")
