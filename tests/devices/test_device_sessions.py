@@ -33,6 +33,7 @@ from fedzero.engines.devices.registry import Registry
 from fedzero.engines.devices.session import Asked, Session, State
 from fedzero.errors import FedzeroError
 from fedzero.protocol.messages import decode_reply, encode_work
+from fedzero.recipe.recipe import Recipe
 from fuzz.mutating import mutated
 
 PLACES = 3
@@ -41,9 +42,9 @@ PLACES = 3
 class House:
     """A hub, and devices that speak to it. clock: seconds, for limits of frames."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, recipe: Recipe | None = None):
         self.folder = folder
-        setup = made(recipe_of(folder), folder)
+        setup = made(recipe or recipe_of(folder), folder)
         self.registry = Registry(folder)
         self.hub = Hub(self.registry, plans.encode(plans.plan_of(setup)), PLACES, 20, 100)
         self.ticket = self.registry.ticket(PLACES + 1)

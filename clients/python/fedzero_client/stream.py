@@ -47,7 +47,8 @@ def rademacher(key: int, ordinal: int, count: int) -> F32:
     return _signs(bits[:count])
 
 
-def _factor(key: int, domain: int, ordinal: int, count: int) -> F32:
+def factor(key: int, domain: int, ordinal: int, count: int) -> F32:
+    """Signs of rows (domain 4), or of columns (5, with the low half of the key)."""
     octets = blocks(key, domain, ordinal, -(-count // 128)).astype("<u4").view(np.uint8)
     return _signs(np.unpackbits(octets.reshape(-1), bitorder="little")[:count])
 
@@ -55,7 +56,7 @@ def _factor(key: int, domain: int, ordinal: int, count: int) -> F32:
 @lru_cache(maxsize=256)
 def rank_one(key: int, ordinal: int, rows: int, columns: int) -> F32:
     """a bᵀ, row by row."""
-    a, b = _factor(key, RANK1, ordinal, rows), _factor(key & 0xFFFFFFFF, COLUMNS, ordinal, columns)
+    a, b = factor(key, RANK1, ordinal, rows), factor(key & 0xFFFFFFFF, COLUMNS, ordinal, columns)
     return np.outer(a, b).reshape(-1)
 
 

@@ -20,7 +20,7 @@ OPERATORS = frozenset(
     (
         "Abs Add And ArgMax AveragePool BatchNormalization Cast Ceil Clip Concat Constant Conv Cos Div Dropout Einsum "
         "Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool Greater "
-        "GreaterOrEqual HardSigmoid HardSwish Identity InstanceNormalization LayerNormalization LeakyRelu Less "
+        "GreaterOrEqual HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu Less "
         "LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mul Neg Not Or PRelu Pow RMSNormalization Reciprocal "
         "ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu Reshape Shape Sigmoid Sign Sin Slice Softmax "
         "Softplus Split Sqrt Squeeze Sub Sum Tanh Transpose Trilu Unsqueeze Where"

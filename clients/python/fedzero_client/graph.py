@@ -1,0 +1,119 @@
+"""A graph by onnxruntime, which is imported here alone: the losses of points, on the rows of this device.
+
+Inputs and output: docs/device-protocol.md, Graphs. A call takes G points and B rows; fewer are filled up with the last
+ones, which are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzero_client.errors import ClientError
+from fedzero_client.graph_file import INT64, Form, form_of
+from fedzero_client.plan import Plan
+from fedzero_client.stream import COLUMNS, F32, RANK1, direction, factor
+
+Term = tuple[int, np.float32]
+"""A key and a coefficient."""
+
+
+class Graph:
+    def __init__(self, content: bytes, plan: Plan):
+        self.plan, self.form = plan, form_of(content)
+        _expect_fits(self.form, plan)
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise ClientError(
+                f"the run has a graph, and onnxruntime is not here (pip install 'fedzero-client[onnx]'): {error}"
+            ) from error
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        try:
+            self._session: Any = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # of onnxruntime, whose types are not public
+            raise ClientError(f"the graph of the run is refused: {_line(error)}") from error
+
+    @property
+    def whole(self) -> bool:
+        """Whether rows are whole numbers."""
+        return self.form.type == INT64
+
+    def values(
+        self, x: Sequence[F32], points: Sequence[Sequence[Term]], rows: NDArray[np.generic], y: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """The mean loss of rows (n, inputs) at every point, a list of at most one term."""
+        form, found = self.form, list[NDArray[np.float64]]()
+        for first in range(0, len(points), form.points):
+            some = points[first : first + form.points]
+            given = self._given(x, [*some, *[some[-1]] * (form.points - len(some))])
+            total = np.zeros(form.points)
+            for start in range(0, len(rows), form.rows):
+                part, labels = rows[start : start + form.rows], y[start : start + form.rows]
+                filled = np.concatenate([part, np.repeat(part[-1:], form.rows - len(part), axis=0)])
+                total += _losses(self._logits({"x": filled, **given})[:, : len(part)], labels).sum(axis=1)
+            found.append(total[: len(some)] / len(rows))
+        return np.concatenate(found)
+
+    def _logits(self, given: dict[str, NDArray[np.generic]]) -> F32:
+        form = self.form
+        try:
+            (found,) = self._session.run(["logits"], given)
+        except Exception as error:
+            raise ClientError(f"the graph of the run failed: {_line(error)}") from error
+        if found.shape != (form.points, form.rows, form.classes) or not np.isfinite(found).all():
+            raise ClientError(f"the graph of the run gives logits of shape {found.shape}, or NaN or infinite ones")
+        logits: F32 = found
+        return logits
+
+    def _given(self, x: Sequence[F32], points: Sequence[Sequence[Term]]) -> dict[str, NDArray[np.generic]]:
+        """All inputs but the rows, at so many points."""
+        shapes, kind = dict(self.form.table()), self.plan.method.distribution
+        given: dict[str, NDArray[np.generic]] = {}
+        if "c" in shapes:
+            given["c"] = np.array([point[0][1] if point else 0 for point in points], np.float32)
+        for t, slot in enumerate(self.form.slots):
+            if slot.factored:
+                given[f"w{t}"] = x[t].reshape(slot.shape)
+                given[f"a{t}"] = np.stack([_signs(point, RANK1, t, slot.shape[0]) for point in points])
+                given[f"b{t}"] = np.stack([_signs(point, COLUMNS, t, slot.columns) for point in points])
+                continue
+            views = [x[t] + c * direction(kind, key, t, slot.shape) for ((key, c),) in filter(None, points)]
+            each = iter(views)
+            given[f"p{t}"] = np.stack([next(each) if point else x[t] for point in points]).reshape(shapes[f"p{t}"])
+        return given
+
+
+def _signs(point: Sequence[Term], domain: int, ordinal: int, count: int) -> F32:
+    """A factor of a point; of the base, whose coefficient is 0, noughts."""
+    if not point:
+        return np.zeros(count, np.float32)
+    key = point[0][0]
+    return factor(key if domain == RANK1 else key & 0xFFFFFFFF, domain, ordinal, count)
+
+
+def _losses(logits: F32, labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Cross-entropy (G, n) of logits (G, n, classes), in float64."""
+    exact = logits.astype(np.float64)
+    top = exact.max(axis=2)
+    right = exact[:, np.arange(len(labels)), labels]
+    found: NDArray[np.float64] = top + np.log(np.exp(exact - top[:, :, None]).sum(axis=2)) - right
+    return found
+
+
+def _expect_fits(form: Form, plan: Plan) -> None:
+    shapes = [slot.shape for slot in form.slots]
+    if (form.inputs, form.classes) != plan.task.widths or shapes != [tensor.shape for tensor in plan.tensors]:
+        raise ClientError("the graph of the run has other tensors, rows or labels than its plan")
+    if any(slot.factored for slot in form.slots) and plan.method.distribution != RANK1:
+        raise ClientError("the graph of the run has factors, and its directions have none")
+    if form.type == INT64 and (plan.task.mean, plan.task.deviation) != ((0.0,), (1.0,)):
+        raise ClientError("the graph of the run has rows of whole numbers, and its plan normalises them")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,50 @@
+"""The model of a recipe as a graph for devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedzero.methods.shared.seeded import SeededMethod
+from fedzero.model.checkpoint import save_model
+from fedzero.model.device import device_of
+from fedzero.model.params import Params
+from fedzero.oracles.portable import Oracle
+from fedzero.oracles.portable.format import pays
+from fedzero.oracles.portable.writing import Written, export
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.secret import keys_of
+from fedzero.tasks.contract import BuildContext
+
+BATCH = 32
+
+
+def export_recipe(
+    recipe: Recipe, environment: Environment, path: Path, rows: int | None = None, points: int | None = None
+) -> tuple[Written, list[str]]:
+    """What was written, and the lines of a recipe that names it. rows, points: of one call."""
+    keys, own = keys_of(recipe, environment.secret), environment
+    place = BuildContext(keys, device_of("cpu"), own.data, own.functions, own.folder, files=own.files, model=own.model)
+    oracle, method = recipe.task.oracle(place), recipe.algorithm
+    rank_one = isinstance(method, SeededMethod) and method.distribution == "rank1"
+    if points is None:
+        points = _points(method, oracle) if rank_one else 1
+    written = export(oracle, path, rows or getattr(recipe.task, "batch", BATCH), points, rank_one)
+    lines = ["[task]", 'kind = "devices"', f'graph = "{path}"', f"widths = [{oracle.inputs}, {oracle.classes}]"]
+    if (oracle.mean, oracle.deviation) != (0.0, 1.0):
+        lines += [f"mean = {oracle.mean:.10g}", f"deviation = {oracle.deviation:.10g}"]
+    if not oracle.follows_signs:
+        base = path.with_suffix(".safetensors")
+        save_model(base, Params.of_module(oracle.module))
+        lines.insert(0, f'base = "{base}"\n')
+    return written, lines
+
+
+def _points(method: SeededMethod, oracle: Oracle) -> int:
+    """Of a step, where a tensor is worth factors; else 1."""
+    worth = any(pays(p.shape) for p in oracle.module.parameters() if p.requires_grad)
+    if not worth or not isinstance(method.directions, int):
+        return 1
+    return method.directions + 1 if method.difference == "forward" else 2 * method.directions
+
+
