@@ -9,6 +9,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzero_client import core as cores
+
 RADEMACHER, RANK1, COLUMNS, BATCH = 2, 4, 5, 6
 SHARED = -1
 F32 = NDArray[np.float32]
@@ -72,7 +74,10 @@ def batch(root: bytes, round: int, step: int, place: int, rows: int, size: int) 
     """`size` of 0 … rows − 1 without replacement, ascending; all of them if there are no more."""
     if rows <= size:
         return np.arange(rows)
-    words = _Words(derived(root, "batch", round, step, place))
+    key = derived(root, "batch", round, step, place)
+    if cores.core is not None:
+        return cores.core.sample(key, rows, size)
+    words = _Words(key)
     taken: set[int] = set()
     for j in range(rows - size, rows):  # Floyd
         t = words.below(j + 1)
@@ -103,6 +108,8 @@ class _Words:
 
 
 def checksum(x: F32) -> int:
+    if cores.core is not None:
+        return cores.core.checksum(x)
     with np.errstate(over="ignore"):
         h = np.arange(x.size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + x.view(np.uint32).astype(np.uint64)
         for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzero_client import core as cores
 from fedzero_client.errors import ClientError
 from fedzero_client.graph import Graph
 from fedzero_client.model import Model, added, keys_of, loss, stepped
@@ -92,6 +93,11 @@ class Worker:
         points = terms if central else [[], *terms]
         if self.graph is not None:
             return self.graph.values(x, points, rows, labels)
+        if cores.core is not None and method.distribution in cores.STREAMS:
+            shapes = [tensor.shape for tensor in plan.tensors]
+            found = cores.core.losses(shapes, x, method.distribution, points, rows, labels)
+            if found is not None:
+                return found
         return np.array([loss(plan, added(plan, x, each), rows, labels) for each in points])
 
 
