@@ -37,7 +37,6 @@ onnx = pytest.importorskip("onnx", reason="needs onnx (pip install 'fedzero[onnx
 pytest.importorskip("onnxruntime", reason="needs onnxruntime (pip install 'fedzero[onnx]')")
 
 from devices.graphs.make import BAD, Small  # noqa: E402
-
 from fedzero.oracles.portable import running  # noqa: E402
 from fedzero.oracles.portable.checking import expect_portable  # noqa: E402
 
@@ -91,7 +90,9 @@ def test_bytes_of_chance_are_refused_in_a_sentence() -> None:
     assert taken < 2000  # numbers of constants may be any
 
 
-@pytest.mark.parametrize(("name", "why"), [("nan", "NaN"), ("another-shape", "shape|refused"), ("no-weights", "refused")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("nan", "NaN"), ("another-shape", "shape|refused"), ("no-weights", "refused")]
+)
 def test_graphs_that_are_wrong_inside_are_refused_by_name(tmp_path: Path, name: str, why: str) -> None:
     plan = plan_of(tmp_path, "plain")
     with pytest.raises(ClientError, match=why):
@@ -100,7 +101,9 @@ def test_graphs_that_are_wrong_inside_are_refused_by_name(tmp_path: Path, name: 
 
 def test_a_graph_that_asks_for_a_terabyte_fails_and_the_process_goes_on(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "plain")
-    (tmp_path / "plan").write_bytes(plans.encode(plans.plan_of(made(graphed(recipe_of(tmp_path), GRAPHS / "plain.onnx"), tmp_path))))
+    (tmp_path / "plan").write_bytes(
+        plans.encode(plans.plan_of(made(graphed(recipe_of(tmp_path), GRAPHS / "plain.onnx"), tmp_path)))
+    )
     program = f"""
 import numpy as np
 from fedzero_client import cli, plan
@@ -120,7 +123,9 @@ except ClientError as reason:
     assert plan.task.graph is not None
 
 
-@pytest.mark.parametrize(("name", "distribution"), [("small", "rank1"), ("small-4", "rademacher"), ("small-factors", "rank1")])
+@pytest.mark.parametrize(
+    ("name", "distribution"), [("small", "rank1"), ("small-4", "rademacher"), ("small-factors", "rank1")]
+)
 def test_points_of_a_graph_are_those_of_pytorch(tmp_path: Path, name: str, distribution: str) -> None:
     """Also where points and rows do not fill the calls."""
     plan = plan_of(tmp_path, name, distribution=distribution)

@@ -22,7 +22,9 @@ Term = tuple[int, np.float32]
 
 
 class Graph:
-    def __init__(self, content: bytes, plan: Plan):
+    """threads: 0, as many as onnxruntime likes."""
+
+    def __init__(self, content: bytes, plan: Plan, threads: int = 0):
         self.plan, self.form = plan, form_of(content)
         _expect_fits(self.form, plan)
         try:
@@ -32,7 +34,7 @@ class Graph:
                 f"the run has a graph, and onnxruntime is not here (pip install 'fedzero-client[onnx]'): {error}"
             ) from error
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
+        options.log_severity_level, options.intra_op_num_threads = 4, threads
         try:
             self._session: Any = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # of onnxruntime, whose types are not public

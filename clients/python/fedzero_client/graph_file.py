@@ -11,16 +11,15 @@ from dataclasses import dataclass
 
 from fedzero_client.errors import ClientError
 
-OPERATORS = frozenset(
-    (
-        "Abs Add And ArgMax AveragePool BatchNormalization Cast Ceil Clip Concat Constant Conv Cos Div Dropout Einsum "
-        "Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool Greater "
-        "GreaterOrEqual HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu Less "
-        "LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mul Neg Not Or PRelu Pow RMSNormalization Reciprocal "
-        "ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu Reshape Shape Sigmoid Sign Sin Slice Softmax "
-        "Softplus Split Sqrt Squeeze Sub Sum Tanh Transpose Trilu Unsqueeze Where"
-    ).split()
-)
+PLAIN = """
+Abs Add And ArgMax AveragePool BatchNormalization Cast Ceil Clip Concat Constant Conv Cos Div Dropout Einsum Elu Equal
+Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool Greater GreaterOrEqual
+HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log
+LogSoftmax MatMul Max MaxPool Min Mul Neg Not Or PRelu Pow RMSNormalization Reciprocal ReduceMax ReduceMean ReduceMin
+ReduceSum ReduceSumSquare Relu Reshape Shape Sigmoid Sign Sin Slice Softmax Softplus Split Sqrt Squeeze Sub Sum Tanh
+Transpose Trilu Unsqueeze Where
+"""
+OPERATORS = frozenset(PLAIN.split())
 MOST_NODES = 20_000
 MOST_NUMBERS = 1 << 28
 """Of an input or the output."""
@@ -122,7 +121,7 @@ def _form(inputs: list[tuple[str, int, Shape]], outputs: list[tuple[str, int, Sh
     if not inputs or inputs[0][1] not in (FLOAT32, INT64) or len(shapes.get("x", ())) != 2:
         raise _refused("no input x of rows")
     slots = list[Slot]()
-    while (name := next((f"{kind}{len(slots)}" for kind in "pw" if f"{kind}{len(slots)}" in shapes), "")):
+    while name := next((f"{kind}{len(slots)}" for kind in "pw" if f"{kind}{len(slots)}" in shapes), ""):
         slots.append(Slot(shapes[name][1:] if name[0] == "p" else shapes[name], name[0] == "w"))
     points, rows, classes = outputs[0][2]
     if rows != shapes["x"][0]:

@@ -124,7 +124,10 @@ def _check(plan: Plan) -> None:
     odd = (
         (sizes["root"] != 32, "a root of another length"),
         (sizes["numbers"] > LARGEST, f"a model of {plan.size:,} numbers"),
-        (task.graph is None and [t.shape for t in plan.tensors] != shapes, "tensors that are not those of a perceptron"),
+        (
+            task.graph is None and [t.shape for t in plan.tensors] != shapes,
+            "tensors that are not those of a perceptron",
+        ),
         (method.distribution not in (RADEMACHER, RANK1), f"directions of kind {method.distribution}"),
         (method.rule not in (SGD, MOMENTUM), f"the rule {method.rule}"),
         (method.rule == MOMENTUM and len(method.hypers) != 2, "a momentum without its two numbers"),

@@ -46,5 +46,3 @@ def _points(method: SeededMethod, oracle: Oracle) -> int:
     if not worth or not isinstance(method.directions, int):
         return 1
     return method.directions + 1 if method.difference == "forward" else 2 * method.directions
-
-

@@ -110,7 +110,9 @@ class Devices(Task, tag="devices"):
         graph = Graph(Path(context.path(self.graph, "task.graph")))
         form = graph.form
         if (form.inputs, form.classes) != self.widths:
-            raise FedzeroError(f"task.graph has rows of {form.inputs} numbers and {form.classes} labels: say so in widths")
+            raise FedzeroError(
+                f"task.graph has rows of {form.inputs} numbers and {form.classes} labels: say so in widths"
+            )
         tokens = form.type == INT64
         if tokens and (self.mean, self.deviation) != (0.0, 1.0):
             raise FedzeroError("task.graph has rows of whole numbers: leave out task.mean and task.deviation")

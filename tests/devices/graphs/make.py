@@ -1,6 +1,6 @@
 """The graphs of tests: of a small convolution over rows of six numbers, and files that nobody may evaluate.
 
-    python tests/devices/graphs/make.py        needs fedzero[onnx]
+python tests/devices/graphs/make.py        needs fedzero[onnx]
 """
 
 from __future__ import annotations
@@ -50,7 +50,13 @@ def _constant(name: str, values: Any) -> Any:
 
 def _plain(*nodes: Any, constants: Any = (), shape: tuple[int, ...] = (1, ROWS, LABELS)) -> Any:
     """A graph with the inputs of the small one, whose output such nodes make of `h` (1, B, C)."""
-    table = [("x", (ROWS, INPUTS)), ("p0", (1, 4, 1, 2, 2)), ("p1", (1, 4)), ("p2", (1, LABELS, 48)), ("p3", (1, LABELS))]
+    table = [
+        ("x", (ROWS, INPUTS)),
+        ("p0", (1, 4, 1, 2, 2)),
+        ("p1", (1, 4)),
+        ("p2", (1, LABELS, 48)),
+        ("p3", (1, LABELS)),
+    ]
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in table]
     output = helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)
     shapes = [
@@ -99,7 +105,9 @@ def _branch() -> Any:
 
 
 def _external() -> Any:
-    model = _plain(helper.make_node("Add", ["h", "outside"], ["logits"]), constants=[_constant("outside", [0.0] * LABELS)])
+    model = _plain(
+        helper.make_node("Add", ["h", "outside"], ["logits"]), constants=[_constant("outside", [0.0] * LABELS)]
+    )
     tensor = model.graph.initializer[-1]
     tensor.ClearField("float_data")
     tensor.data_location = TensorProto.EXTERNAL
@@ -165,8 +173,7 @@ BAD: dict[str, Callable[[], Any]] = {
 LATE: dict[str, Callable[[], Any]] = {
     "huge-inside": lambda: _huge((1, ROWS, LABELS)),
     "nan": lambda: _plain(
-        helper.make_node("Sub", ["h", "h"], ["zero"]),
-        helper.make_node("Div", ["zero", "zero"], ["logits"]),
+        helper.make_node("Sub", ["h", "h"], ["zero"]), helper.make_node("Div", ["zero", "zero"], ["logits"])
     ),
     "another-shape": lambda: _plain(helper.make_node("Transpose", ["h"], ["logits"], perm=[0, 2, 1])),
     "no-weights": lambda: _plain(helper.make_node("Add", ["h", "nowhere"], ["logits"])),

@@ -16,16 +16,15 @@ from fedzero.oracles.portable.format import FLOAT32, INT64, Form
 
 NAMES = "fedzero.names"
 """The key of the metadata with the names of the trained tensors, a line each."""
-OPERATORS = frozenset(
-    (
-        "Abs Add And ArgMax AveragePool BatchNormalization Cast Ceil Clip Concat Constant Conv Cos Div Dropout Einsum "
-        "Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool Greater "
-        "GreaterOrEqual HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu Less "
-        "LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mul Neg Not Or PRelu Pow RMSNormalization Reciprocal "
-        "ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu Reshape Shape Sigmoid Sign Sin Slice Softmax "
-        "Softplus Split Sqrt Squeeze Sub Sum Tanh Transpose Trilu Unsqueeze Where"
-    ).split()
-)
+PLAIN = """
+Abs Add And ArgMax AveragePool BatchNormalization Cast Ceil Clip Concat Constant Conv Cos Div Dropout Einsum Elu Equal
+Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool Greater GreaterOrEqual
+HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log
+LogSoftmax MatMul Max MaxPool Min Mul Neg Not Or PRelu Pow RMSNormalization Reciprocal ReduceMax ReduceMean ReduceMin
+ReduceSum ReduceSumSquare Relu Reshape Shape Sigmoid Sign Sin Slice Softmax Softplus Split Sqrt Squeeze Sub Sum Tanh
+Transpose Trilu Unsqueeze Where
+"""
+OPERATORS = frozenset(PLAIN.split())
 MOST_NODES = 20_000
 LARGEST = 1 << 31
 """Bytes of a file, which is what protobuf allows."""

@@ -1,6 +1,6 @@
 """Layers whose weight is x + c a bᵀ: what a function makes of it without making it.
 
-    linear  W x + c (b·x) a        convolution  W * x + c (b * x) a        any other function: the tensor at its point
+linear  W x + c (b·x) a        convolution  W * x + c (b * x) a        any other function: the tensor at its point
 """
 
 from __future__ import annotations

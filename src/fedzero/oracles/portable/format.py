@@ -26,8 +26,8 @@ PAYS = 64
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """What a task exports: `module` maps rows (B, inputs) of one type to logits (B, classes). mean, deviation: what rows
-    are normalised by before. follows_signs: whether a first model of ±1/√(3·fan_in) is as good as the module's own."""
+    """What a task exports: `module` maps rows (B, inputs) of one type to logits (B, classes). mean, deviation: rows are
+    normalised by them before. follows_signs: whether a first model of ±1/√(3·fan_in) is as good as the module's own."""
 
     module: nn.Module
     inputs: int
@@ -82,7 +82,7 @@ class Form:
         if len(output) != 3 or "x" not in shapes or len(shapes["x"]) != 2:
             return None
         slots = list[Slot]()
-        while (name := next((f"{kind}{len(slots)}" for kind in "pw" if f"{kind}{len(slots)}" in shapes), "")):
+        while name := next((f"{kind}{len(slots)}" for kind in "pw" if f"{kind}{len(slots)}" in shapes), ""):
             slots.append(Slot(shapes[name][1:] if name[0] == "p" else shapes[name], name[0] == "w"))
         form = Form(output[0], shapes["x"][0], shapes["x"][1], output[2], type, tuple(slots))
         whole = slots and output[1] == form.rows and all(slot.shape or not slot.factored for slot in slots)
