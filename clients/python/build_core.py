@@ -27,6 +27,9 @@ typedef struct {
 } fz_network;
 typedef struct { const float *inputs; const uint8_t *labels; const uint32_t *places; uint32_t rows; } fz_batch;
 fz_status fz_advance(const fz_tensor *, uint32_t, fz_stream, fz_rule, const fz_step *, uint32_t);
+void fz_view(const fz_tensor *, uint32_t, fz_stream, fz_term, float *);
+void fz_row_signs(uint64_t, uint32_t, uint32_t, float *);
+void fz_column_signs(uint64_t, uint32_t, uint32_t, float *);
 uint64_t fz_checksum(const float *, uint32_t);
 uint32_t fz_sample(uint64_t, uint32_t, uint32_t, uint32_t *);
 size_t fz_network_size(const fz_network *, const fz_tensor *, uint32_t, fz_stream, uint32_t);

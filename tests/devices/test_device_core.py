@@ -16,12 +16,13 @@ from fedzero_client import core as cores
 from fedzero_client import plan as device_plan
 from fedzero_client import stream
 from fedzero_client.core import Core
+from fedzero_client.graph import Graph
 from fedzero_client.model import Model, added, keys_of
 from fedzero_client.turn import Rows, Worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devices.fleet import CLIENT, data_of, made, recipe_of
+from devices.fleet import CLIENT, data_of, graphed, made, recipe_of
 from devices.test_device_arithmetic import CHANGES
 from fedzero.engines.devices import plan as plans
 from fedzero.model.updates import Seeded, pack
@@ -108,6 +109,24 @@ def test_views_do_not_change_the_model(tmp_path: Path, over: Callable[[bool], No
         found.append(added(plan, model.x, terms))
         assert model.to_bytes() == before
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(("name", "distribution"), [("small-factors", "rank1"), ("small-4", "rademacher")])
+def test_inputs_of_a_graph_have_the_bits_of_numpy(
+    tmp_path: Path, over: Callable[[bool], None], name: str, distribution: str
+) -> None:
+    for needed in ("onnx", "onnxruntime"):
+        pytest.importorskip(needed, reason=f"needs {needed}")
+    path = Path(__file__).parent / "graphs" / f"{name}.onnx"
+    setup = made(graphed(recipe_of(tmp_path, distribution=distribution), path), tmp_path)
+    plan = device_plan.read(plans.encode(plans.plan_of(setup)))
+    graph, model, found = Graph(path.read_bytes(), plan), Model(plan), []
+    points = [[], *([(key, np.float32(c))] for key, c in ((7, 0.3), (2**63 + 8, -0.2), (5, 0.1), (9, 2.0)))]
+    for on in (False, True):
+        over(on)
+        found.append(graph._given(model.x, points[: graph.form.points]))
+    assert found[0].keys() == found[1].keys()
+    assert all(np.array_equal(found[0][each], found[1][each]) for each in found[0])
 
 
 @pytest.mark.slow

@@ -64,6 +64,16 @@ class Core:
         if self.lib.fz_advance(tensors, len(x), stream, rule, step, 1):
             raise ValueError("a step has a number that is NaN or infinite")
 
+    def view(self, x: F32, shape: tuple[int, ...], ordinal: int, stream: int, term: Term, out: F32) -> None:
+        """out ← x + c z of one tensor."""
+        tensor, _kept = self._tensors([shape], [x])
+        self.lib.fz_view(tensor, ordinal, stream, self._terms([term])[0], self._floats(out))
+
+    def signs(self, key: int, ordinal: int, out: F32, columns: bool) -> None:
+        """A factor of rank one: of rows, or of columns."""
+        made = self.lib.fz_column_signs if columns else self.lib.fz_row_signs
+        made(key, ordinal, out.size, self._floats(out))
+
     def checksum(self, x: F32) -> int:
         return int(self.lib.fz_checksum(self._floats(x), x.size))
 

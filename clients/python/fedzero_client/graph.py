@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzero_client import core as cores
 from fedzero_client.errors import ClientError
 from fedzero_client.graph_file import INT64, Form, form_of
 from fedzero_client.plan import Plan
@@ -79,23 +80,37 @@ class Graph:
         if "c" in shapes:
             given["c"] = np.array([point[0][1] if point else 0 for point in points], np.float32)
         for t, slot in enumerate(self.form.slots):
-            if slot.factored:
-                given[f"w{t}"] = x[t].reshape(slot.shape)
-                given[f"a{t}"] = np.stack([_signs(point, RANK1, t, slot.shape[0]) for point in points])
-                given[f"b{t}"] = np.stack([_signs(point, COLUMNS, t, slot.columns) for point in points])
+            if not slot.factored:
+                given[f"p{t}"] = np.empty(shapes[f"p{t}"], np.float32)
+                for point, out in zip(points, given[f"p{t}"].reshape(len(points), -1), strict=True):
+                    _view(x[t], slot.shape, t, kind, point, out)
                 continue
-            views = [x[t] + c * direction(kind, key, t, slot.shape) for ((key, c),) in filter(None, points)]
-            each = iter(views)
-            given[f"p{t}"] = np.stack([next(each) if point else x[t] for point in points]).reshape(shapes[f"p{t}"])
+            given[f"w{t}"] = x[t].reshape(slot.shape)
+            for name in (f"a{t}", f"b{t}"):
+                given[name] = np.zeros(shapes[name], np.float32)
+                for point, out in zip(points, given[name], strict=True):
+                    _signs(point, t, name[0] == "b", out)
         return given
 
 
-def _signs(point: Sequence[Term], domain: int, ordinal: int, count: int) -> F32:
-    """A factor of a point; of the base, whose coefficient is 0, noughts."""
+def _view(x: F32, shape: tuple[int, ...], ordinal: int, kind: int, point: Sequence[Term], out: F32) -> None:
+    """out ← x + c z."""
     if not point:
-        return np.zeros(count, np.float32)
-    key = point[0][0]
-    return factor(key if domain == RANK1 else key & 0xFFFFFFFF, domain, ordinal, count)
+        out[:] = x
+    elif cores.core is not None and kind in cores.STREAMS:
+        cores.core.view(x, shape, ordinal, kind, point[0], out)
+    else:
+        key, c = point[0]
+        np.add(x, c * direction(kind, key, ordinal, shape), out=out)
+
+
+def _signs(point: Sequence[Term], ordinal: int, columns: bool, out: F32) -> None:
+    """A factor of a point; the base has none, and its coefficient is 0."""
+    if point and cores.core is not None:
+        cores.core.signs(point[0][0], ordinal, out, columns)
+    elif point:
+        key = point[0][0]
+        out[:] = factor(key & 0xFFFFFFFF if columns else key, COLUMNS if columns else RANK1, ordinal, out.size)
 
 
 def _losses(logits: F32, labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ def export_oracle(
     points: Annotated[
         int | None,
         options.optional(
-            "--points", help="Points of one call; default: one, or all of a step where rank-one factors pay."
+            "--points", help="Points of one call; default: one, or up to eight where rank-one factors pay."
         ),
     ] = None,
     data: options.Data = None,

@@ -17,6 +17,8 @@ from fedzero.recipe.secret import keys_of
 from fedzero.tasks.contract import BuildContext
 
 BATCH = 32
+GROUP = 8
+"""Points of a call with factors at most, by default."""
 
 
 def export_recipe(
@@ -41,8 +43,9 @@ def export_recipe(
 
 
 def _points(method: SeededMethod, oracle: Oracle) -> int:
-    """Of a step, where a tensor is worth factors; else 1."""
+    """Where a tensor is worth factors, the points of a step in as few equal calls as stay in a cache; else 1."""
     worth = any(pays(p.shape) for p in oracle.module.parameters() if p.requires_grad)
     if not worth or not isinstance(method.directions, int):
         return 1
-    return method.directions + 1 if method.difference == "forward" else 2 * method.directions
+    points = method.directions + 1 if method.difference == "forward" else 2 * method.directions
+    return -(-points // -(-points // GROUP))
