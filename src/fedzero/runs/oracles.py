@@ -37,7 +37,7 @@ def export_recipe(
         lines += [f"mean = {oracle.mean:.10g}", f"deviation = {oracle.deviation:.10g}"]
     if not oracle.follows_signs:
         base = path.with_suffix(".safetensors")
-        save_model(base, Params.of_module(oracle.module))
+        save_model(Params.of_module(oracle.module), base)
         lines.insert(0, f'base = "{base}"\n')
     return written, lines
 

@@ -45,7 +45,7 @@ def expect_portable(content: bytes, name: str) -> tuple[Form, tuple[str, ...]]:
     right = form is not None and types[0] in (FLOAT32, INT64) and set(types[1:]) == {FLOAT32}
     if form is None or not right or graph.output[0].type.tensor_type.elem_type != FLOAT32:
         raise FedzeroError(f"{name}: inputs and output are not those of docs/device-protocol.md, Graphs")
-    names = next((entry.value.split("\n") for entry in model.metadata_props if entry.key == NAMES), [])
+    names: list[str] = next((entry.value.split("\n") for entry in model.metadata_props if entry.key == NAMES), [])
     if len(names) != len(form.slots) or len(set(names)) != len(names):
         names = [f"tensor{t}" for t in range(len(form.slots))]
     return form, tuple(printable(each, 200) for each in names)
