@@ -124,7 +124,7 @@ def test_inputs_of_a_graph_have_the_bits_of_numpy(
     points = [[], *([(key, np.float32(c))] for key, c in ((7, 0.3), (2**63 + 8, -0.2), (5, 0.1), (9, 2.0)))]
     for on in (False, True):
         over(on)
-        found.append(graph._given(model.x, points[: graph.form.points]))
+        found.append(graph._given(model.x, graph._viewing(model.x), points[: graph.form.points]))
     assert found[0].keys() == found[1].keys()
     assert all(np.array_equal(found[0][each], found[1][each]) for each in found[0])
 

@@ -6,7 +6,7 @@ core (`core is None`), and does what the core does not have; tests hold each aga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,10 +64,18 @@ class Core:
         if self.lib.fz_advance(tensors, len(x), stream, rule, step, 1):
             raise ValueError("a step has a number that is NaN or infinite")
 
-    def view(self, x: F32, shape: tuple[int, ...], ordinal: int, stream: int, term: Term, out: F32) -> None:
-        """out ← x + c z of one tensor."""
-        tensor, _kept = self._tensors([shape], [x])
-        self.lib.fz_view(tensor, ordinal, stream, self._terms([term])[0], self._floats(out))
+    def views(
+        self, shapes: Sequence[tuple[int, ...]], x: Sequence[F32], stream: int
+    ) -> Callable[[int, int, float, F32], None]:
+        """Writes out ← x + c z of a tensor, by its ordinal; x must not change meanwhile."""
+        tensors, kept = self._tensors(shapes, x)
+        view, term, cast = self.lib.fz_view, self.ffi.new("fz_term *"), self.ffi.cast
+
+        def write(ordinal: int, key: int, c: float, out: F32, _kept: Any = kept) -> None:
+            term.key, term.coefficient = key, c
+            view(tensors + ordinal, ordinal, stream, term[0], cast("float *", out.ctypes.data))
+
+        return write
 
     def signs(self, key: int, ordinal: int, out: F32, columns: bool) -> None:
         """A factor of rank one: of rows, or of columns."""

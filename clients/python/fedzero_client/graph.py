@@ -6,7 +6,7 @@ ones, which are not counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedzero_client.stream import COLUMNS, F32, RANK1, direction, factor
 
 Term = tuple[int, np.float32]
 """A key and a coefficient."""
+View = Callable[[int, int, float, F32], None]
 
 
 class Graph:
@@ -27,6 +28,7 @@ class Graph:
 
     def __init__(self, content: bytes, plan: Plan, threads: int = 0):
         self.plan, self.form = plan, form_of(content)
+        self._shapes = dict(self.form.table())
         _expect_fits(self.form, plan)
         try:
             import onnxruntime
@@ -50,10 +52,10 @@ class Graph:
         self, x: Sequence[F32], points: Sequence[Sequence[Term]], rows: NDArray[np.generic], y: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """The mean loss of rows (n, inputs) at every point, a list of at most one term."""
-        form, found = self.form, list[NDArray[np.float64]]()
+        form, found, view = self.form, list[NDArray[np.float64]](), self._viewing(x)
         for first in range(0, len(points), form.points):
             some = points[first : first + form.points]
-            given = self._given(x, [*some, *[some[-1]] * (form.points - len(some))])
+            given = self._given(x, view, [*some, *[some[-1]] * (form.points - len(some))])
             total = np.zeros(form.points)
             for start in range(0, len(rows), form.rows):
                 part, labels = rows[start : start + form.rows], y[start : start + form.rows]
@@ -73,9 +75,20 @@ class Graph:
         logits: F32 = found
         return logits
 
-    def _given(self, x: Sequence[F32], points: Sequence[Sequence[Term]]) -> dict[str, NDArray[np.generic]]:
+    def _viewing(self, x: Sequence[F32]) -> View:
+        """Writes out ← x + c z of a tensor."""
+        kind, shapes = self.plan.method.distribution, [tensor.shape for tensor in self.plan.tensors]
+        if cores.core is not None and kind in cores.STREAMS:
+            return cores.core.views(shapes, x, kind)
+
+        def write(t: int, key: int, c: float, out: F32) -> None:
+            np.add(x[t], np.float32(c) * direction(kind, key, t, shapes[t]), out=out)
+
+        return write
+
+    def _given(self, x: Sequence[F32], view: View, points: Sequence[Sequence[Term]]) -> dict[str, NDArray[np.generic]]:
         """All inputs but the rows, at so many points."""
-        shapes, kind = dict(self.form.table()), self.plan.method.distribution
+        shapes = self._shapes
         given: dict[str, NDArray[np.generic]] = {}
         if "c" in shapes:
             given["c"] = np.array([point[0][1] if point else 0 for point in points], np.float32)
@@ -83,7 +96,10 @@ class Graph:
             if not slot.factored:
                 given[f"p{t}"] = np.empty(shapes[f"p{t}"], np.float32)
                 for point, out in zip(points, given[f"p{t}"].reshape(len(points), -1), strict=True):
-                    _view(x[t], slot.shape, t, kind, point, out)
+                    if point:
+                        view(t, point[0][0], float(point[0][1]), out)
+                    else:
+                        out[:] = x[t]
                 continue
             given[f"w{t}"] = x[t].reshape(slot.shape)
             for name in (f"a{t}", f"b{t}"):
@@ -91,17 +107,6 @@ class Graph:
                 for point, out in zip(points, given[name], strict=True):
                     _signs(point, t, name[0] == "b", out)
         return given
-
-
-def _view(x: F32, shape: tuple[int, ...], ordinal: int, kind: int, point: Sequence[Term], out: F32) -> None:
-    """out ← x + c z."""
-    if not point:
-        out[:] = x
-    elif cores.core is not None and kind in cores.STREAMS:
-        cores.core.view(x, shape, ordinal, kind, point[0], out)
-    else:
-        key, c = point[0]
-        np.add(x, c * direction(kind, key, ordinal, shape), out=out)
 
 
 def _signs(point: Sequence[Term], ordinal: int, columns: bool, out: F32) -> None:
