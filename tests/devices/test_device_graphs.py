@@ -255,7 +255,10 @@ def test_a_damaged_graph_on_disk_is_fetched_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [("small-factors", {"distribution": "rank1", "local_steps": 2}), ("small", {"optimizer": {"kind": "momentum"}})],
+    [
+        ("small-factors", {"distribution": "rank1", "local_steps": 2}),
+        pytest.param("small", {"optimizer": {"kind": "momentum"}}, marks=pytest.mark.slow),
+    ],
 )
 def test_devices_with_a_graph_make_the_ledger_of_the_same_run_without_a_gateway(
     tmp_path: Path, name: str, changes: dict[str, object]

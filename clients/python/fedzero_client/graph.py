@@ -20,6 +20,8 @@ from fedzero_client.stream import COLUMNS, F32, RANK1, direction, factor
 
 Term = tuple[int, np.float32]
 """A key and a coefficient."""
+AT_ONCE = 1 << 18
+"""Logits that become losses together."""
 View = Callable[[int, int, float, F32], None]
 
 
@@ -52,17 +54,22 @@ class Graph:
         self, x: Sequence[F32], points: Sequence[Sequence[Term]], rows: NDArray[np.generic], y: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """The mean loss of rows (n, inputs) at every point, a list of at most one term."""
-        form, found, view = self.form, list[NDArray[np.float64]](), self._viewing(x)
+        form, view, found = self.form, self._viewing(x), list[NDArray[np.float64]]()
+        chunks, kept = [self._filled(rows[at : at + form.rows]) for at in range(0, len(rows), form.rows)], list[F32]()
         for first in range(0, len(points), form.points):
             some = points[first : first + form.points]
             given = self._given(x, view, [*some, *[some[-1]] * (form.points - len(some))])
-            total = np.zeros(form.points)
-            for start in range(0, len(rows), form.rows):
-                part, labels = rows[start : start + form.rows], y[start : start + form.rows]
-                filled = np.concatenate([part, np.repeat(part[-1:], form.rows - len(part), axis=0)])
-                total += _losses(self._logits({"x": filled, **given})[:, : len(part)], labels).sum(axis=1)
-            found.append(total[: len(some)] / len(rows))
+            logits = np.concatenate([self._logits({"x": chunk, **given}) for chunk in chunks], axis=1)
+            kept.append(logits[: len(some), : len(rows)])
+            if sum(each.size for each in kept) > AT_ONCE or first + form.points >= len(points):
+                found.append(_losses(np.concatenate(kept), y).mean(axis=1))
+                kept.clear()
         return np.concatenate(found)
+
+    def _filled(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:
+        """As many rows as a call takes."""
+        lacking = self.form.rows - len(rows)
+        return np.concatenate([rows, np.repeat(rows[-1:], lacking, axis=0)]) if lacking else rows
 
     def _logits(self, given: dict[str, NDArray[np.generic]]) -> F32:
         form = self.form
