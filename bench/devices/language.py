@@ -68,6 +68,7 @@ def of_devices(recipe: Any, folder: Path) -> Any:
     table |= {"task": task, "federation": {"clients": places, "cohort": places}}
     table |= {"base": str(folder / "lm.safetensors")}
     engine = {"kind": "devices", "listen": "127.0.0.1:0", "least": places, "deadline": 1800.0, "merge": False}
+    engine |= {"beat": 600, "grace": 600.0}  # a device that evaluates for minutes answers no pings meanwhile
     return recipes.decode(table | {"engine": engine})
 
 
