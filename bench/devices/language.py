@@ -121,7 +121,7 @@ def compare(recipe: Any, folder: Path) -> None:
     lines, found = list[tuple[str, ...]](), {}
     ways = {"onnxruntime": Graph((folder / "lm.onnx").read_bytes(), plan, 1), "PyTorch": TorchGraph(b"", plan)}
     for name, graph in ways.items():
-        worker = turn.Worker(plan, rows, 0, graph)  # type: ignore[arg-type]
+        worker = turn.Worker(plan, rows, 0, graph=graph)  # type: ignore[arg-type]
         worker._values(model.x, 0, 0)
         began = time.perf_counter()
         found[name] = worker._values(model.x, 1, 0)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ PLACES = 3
 
 
 class House:
-    """A hub, and devices that speak to it. clock: seconds, for limits of frames."""
+    """A hub, and devices that speak to it. clock: seconds, for limits of frames. recipe: None for the usual one."""
 
     def __init__(self, folder: Path, recipe: Recipe | None = None):
         self.folder = folder
@@ -56,9 +57,9 @@ class House:
         self.hub._addresses["here"] += 1
         return found
 
-    def device(self, name: str = "one", ticket: bytes | None = None) -> Device:
+    def device(self, name: str = "one", ticket: bytes | None = None, **given_by_owner: Any) -> Device:
         given = Ticket("http://here", self.hub.run, ticket or self.ticket, self.hub.signer.fingerprint)
-        return Device(given, Store(self.folder / name), Rows(*data_of(0)))
+        return Device(given, Store(self.folder / name), Rows(*data_of(0)), **given_by_owner)
 
     def joined(self, device: Device) -> Session:
         """A session of the device that goes on until nobody has anything to say."""

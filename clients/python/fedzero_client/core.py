@@ -54,15 +54,15 @@ class Core:
         stream: int,
         terms: Sequence[Term],
         hypers: tuple[float, float, float] | None = None,
-    ) -> None:
-        """x ← x + Σ c z in place; with (η, β, β′) a step of momentum."""
+    ) -> bool:
+        """x ← x + Σ c z in place; with (η, β, β′) a step of momentum. False, and nothing is changed, where a number is NaN
+        or infinite."""
         tensors, _kept = self._tensors(shapes, x, M)
         step, table = self.ffi.new("fz_step *"), self._terms(terms)
         step.terms, step.count = table, len(terms)
         step.rate, step.beta, step.rest = hypers or (0.0, 0.0, 0.0)
         rule = 0 if hypers is None else 1
-        if self.lib.fz_advance(tensors, len(x), stream, rule, step, 1):
-            raise ValueError("a step has a number that is NaN or infinite")
+        return not self.lib.fz_advance(tensors, len(x), stream, rule, step, 1)
 
     def views(
         self, shapes: Sequence[tuple[int, ...]], x: Sequence[F32], stream: int

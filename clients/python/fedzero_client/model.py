@@ -27,8 +27,9 @@ def added(plan: Plan, x: Sequence[F32], terms: Sequence[tuple[int, np.float32]])
     """x + Σ c z, term by term."""
     if cores.core is not None and plan.method.distribution in STREAMS:
         moved = [each.copy() for each in x]
-        cores.core.advance([tensor.shape for tensor in plan.tensors], moved, (), plan.method.distribution, terms)
-        return moved
+        shapes = [tensor.shape for tensor in plan.tensors]
+        if cores.core.advance(shapes, moved, (), plan.method.distribution, terms):
+            return moved
     found = []
     for ordinal, (tensor, values) in enumerate(zip(plan.tensors, x, strict=True)):
         total = values
@@ -46,10 +47,10 @@ def stepped(plan: Plan, x: Tensors, M: Tensors, round: int, step: int, rate: flo
     if method.rule != MOMENTUM:
         return added(plan, x, terms), M
     if cores.core is not None and method.distribution in STREAMS:
-        x, M = ([each.copy() for each in tensors] for tensors in (x, M))
+        moved, kept = ([each.copy() for each in tensors] for tensors in (x, M))
         shapes, hypers = [tensor.shape for tensor in plan.tensors], (rate, method.hypers[0], method.hypers[1])
-        cores.core.advance(shapes, x, M, method.distribution, terms, hypers)
-        return x, M
+        if cores.core.advance(shapes, moved, kept, method.distribution, terms, hypers):
+            return moved, kept
     G = added(plan, [np.zeros_like(each) for each in x], terms)
     eta, beta, rest = np.float32(rate), np.float32(method.hypers[0]), np.float32(method.hypers[1])
     M = [beta * m + rest * each for m, each in zip(M, G, strict=True)]
