@@ -55,8 +55,8 @@ class Core:
         terms: Sequence[Term],
         hypers: tuple[float, float, float] | None = None,
     ) -> bool:
-        """x ← x + Σ c z in place; with (η, β, β′) a step of momentum. False, and nothing is changed, where a number is NaN
-        or infinite."""
+        """x ← x + Σ c z in place; with (η, β, β′) a step of momentum. False, and nothing is changed, where a number is
+        NaN or infinite."""
         tensors, _kept = self._tensors(shapes, x, M)
         step, table = self.ffi.new("fz_step *"), self._terms(terms)
         step.terms, step.count = table, len(terms)

@@ -28,10 +28,9 @@ def export_recipe(
     keys, own = keys_of(recipe, environment.secret), environment
     place = BuildContext(keys, device_of("cpu"), own.data, own.functions, own.folder, files=own.files, model=own.model)
     oracle, method = recipe.task.oracle(place), recipe.algorithm
-    rank_one = isinstance(method, SeededMethod) and method.distribution == "rank1"
-    if points is None:
-        points = _points(method, oracle) if rank_one else 1
-    written = export(oracle, path, rows or getattr(recipe.task, "batch", BATCH), points, rank_one)
+    ranked = method if isinstance(method, SeededMethod) and method.distribution == "rank1" else None
+    at_once = points or (1 if ranked is None else _points(ranked, oracle))
+    written = export(oracle, path, rows or getattr(recipe.task, "batch", BATCH), at_once, ranked is not None)
     lines = ["[task]", 'kind = "devices"', f'graph = "{path}"', f"widths = [{oracle.inputs}, {oracle.classes}]"]
     if (oracle.mean, oracle.deviation) != (0.0, 1.0):
         lines += [f"mean = {oracle.mean:.10g}", f"deviation = {oracle.deviation:.10g}"]
