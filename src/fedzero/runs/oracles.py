@@ -30,7 +30,8 @@ def export_recipe(
     oracle, method = recipe.task.oracle(place), recipe.algorithm
     ranked = method if isinstance(method, SeededMethod) and method.distribution == "rank1" else None
     at_once = points or (1 if ranked is None else _points(ranked, oracle))
-    written = export(oracle, path, rows or getattr(recipe.task, "batch", BATCH), at_once, ranked is not None)
+    in_call: int = getattr(recipe.task, "batch", BATCH) if rows is None else rows
+    written = export(oracle, path, in_call, at_once, ranked is not None)
     lines = ["[task]", 'kind = "devices"', f'graph = "{path}"', f"widths = [{oracle.inputs}, {oracle.classes}]"]
     if (oracle.mean, oracle.deviation) != (0.0, 1.0):
         lines += [f"mean = {oracle.mean:.10g}", f"deviation = {oracle.deviation:.10g}"]
