@@ -261,4 +261,4 @@ def _any(names: Iterable[str]) -> str:
 
 
 def _no(what: str) -> str:
-    return f"fedzero-device/1 has no {what}"
+    return f"fedzero-device/1 does not have {what}"
