@@ -22,6 +22,8 @@ from fedzero.engines.devices import messages as m
 from fedzero.engines.devices.codes import Code
 from fedzero.engines.devices.plan import (
     DevicePlan,
+    PlannedGraph,
+    PlannedGraphTask,
     PlannedMethod,
     PlannedPrivacy,
     PlannedTask,
@@ -35,7 +37,16 @@ FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
 NAME = "fedzero-device-1"
 FROM_DEVICE, FROM_GATEWAY = get_args(m.FromDevice), get_args(m.FromGateway)
 BODIES = (m.OrderBody, m.UpdatesBody, m.CheckpointBody)
-PLANS = (DevicePlan, PrivatePlan, PlannedTensor, PlannedMethod, PlannedTask, PlannedPrivacy)
+PLANS = (
+    DevicePlan,
+    PrivatePlan,
+    PlannedTensor,
+    PlannedMethod,
+    PlannedTask,
+    PlannedGraphTask,
+    PlannedGraph,
+    PlannedPrivacy,
+)
 INNER = (Work, Seeded, Reply)
 ALL: tuple[type[msgspec.Struct], ...] = (*FROM_DEVICE, *FROM_GATEWAY, *BODIES, *PLANS, *INNER)
 OMITTED = {"Work": {"counted"}, "Seeded": {"clients", "others"}, "Reply": {"memory"}}

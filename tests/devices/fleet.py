@@ -13,8 +13,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from fedzero_client import plan as device_plan
+from fedzero_client.graph import Graph
 from fedzero_client.model import Model
 from fedzero_client.turn import Rows, Worker
 
@@ -68,6 +70,12 @@ def recipe_of(folder: Path, engine: dict[str, Any] | None = None, **changes: Any
     return recipes.decode(table)
 
 
+def graphed(recipe: Recipe, graph: Path) -> Recipe:
+    """The same run with a graph in the place of the perceptron."""
+    task = msgspec.structs.replace(recipe.task, widths=(INPUTS, LABELS), graph=str(graph))
+    return msgspec.structs.replace(recipe, task=task)
+
+
 def made(recipe: Recipe, folder: Path) -> Setup:
     return prepare(recipe, Environment(folder=folder))
 
@@ -82,7 +90,9 @@ class Here:
         self.plan, self.rates = device_plan.read(data), plans.Rates(setup.recipe.algorithm)
         places = range(setup.recipe.federation.clients)
         self.models = {place: Model(self.plan) for place in places}
-        self.workers = {place: Worker(self.plan, Rows(*data_of(place)), place) for place in places}
+        graph = setup.recipe.task.graph
+        self.graph = Graph(Path(graph).read_bytes(), self.plan) if graph else None
+        self.workers = {place: Worker(self.plan, Rows(*data_of(place)), place, graph=self.graph) for place in places}
         self.arrivals: list[Event] = []
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:

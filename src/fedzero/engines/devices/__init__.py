@@ -12,6 +12,7 @@ session       one device's session: bytes in, frames out
 controls      what an operator says, and the traffic of places
 limits        what an address or a place may ask
 attempts      under which number a round is asked
+graphs        a graph that devices fetch
 hub           all sessions, in the thread of the web server
 framing       web sockets, without input or output
 sockets       a web socket of a device
@@ -78,6 +79,7 @@ class Devices(Engine, tag="devices"):
         from fedzero.engines.devices.application import Gateway
         from fedzero.engines.devices.clients import DeviceClients
         from fedzero.engines.devices.farewell import farewell
+        from fedzero.engines.devices.graphs import GraphFile
         from fedzero.engines.devices.hub import Hub
         from fedzero.engines.devices.nested import NestedDevices
         from fedzero.engines.devices.plan import OPTIONAL, Rates, encode, plan_of
@@ -85,6 +87,7 @@ class Devices(Engine, tag="devices"):
         from fedzero.engines.devices.serving import listening, served
         from fedzero.engines.devices.sums import WIDEST
         from fedzero.methods.shared.seeded import SeededMethod
+        from fedzero.oracles.portable.running import GraphObjective
 
         setup, replica = run.built()
         host, port = self._address()
@@ -97,12 +100,17 @@ class Devices(Engine, tag="devices"):
         federation = setup.recipe.federation
         if self.least > federation.clients:
             raise FedzeroError(f"engine.least = {self.least} exceeds federation.clients = {federation.clients}")
+        objective = setup.problem.objective
+        graph = None
+        if isinstance(objective, GraphObjective):
+            graph = GraphFile(objective.graph.path, objective.graph.sha256)
         registry = Registry(run.environment.folder)
         try:
             at = listening(host, port)
             registry.url = self.url or _url(host, at.getsockname()[1], bool(self.certificate))
             mine = None if run.here is None else sorted(run.here)
             hub = Hub(registry, plan, federation.clients, self.beat, self.connections, mine, self.daily_bytes)
+            hub.graph = graph
             wide = WIDEST * setup.plan.numbers if setup.recipe.privacy else 0
             largest = 2048 + setup.plan.chain.limit(setup.plan.numbers) + wide + 128
             gateway = Gateway(hub, self.origins, self.beat, max(largest, 1 << 14))
@@ -117,6 +125,8 @@ class Devices(Engine, tag="devices"):
             hub.close()
         finally:
             registry.close()
+            if graph is not None:
+                graph.close()
 
     def _address(self) -> tuple[str, int]:
         split = urlsplit(f"//{self.listen}")

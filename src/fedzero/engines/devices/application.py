@@ -67,11 +67,7 @@ class Gateway:
         self.hub, self.origins, self.wait, self.largest = hub, frozenset(origins), wait, largest
 
     def application(self) -> Starlette:
-        routes = [
-            Route("/fedzero/1/poll", self.poll, methods=["POST"]),
-            Route("/fedzero/1/about", self.about),
-            *ROUTES,
-        ]
+        routes = [Route("/fedzero/1/poll", self.poll, methods=["POST"]), Route("/fedzero/1/about", self.about), *ROUTES]
         return Starlette(routes=routes)
 
     def welcome(self, origin: str | None, host: str | None) -> bool:
@@ -82,7 +78,6 @@ class Gateway:
         hub = self.hub
         facts = {"protocol": PROTOCOL, "run": hub.run.hex(), "places": hub.places, "fingerprint": _hex(hub)}
         return JSONResponse(facts)
-
 
     # ---- polling
 

@@ -24,6 +24,7 @@ from fedzero.engines.devices import limits
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices.codes import Code, Denied
 from fedzero.engines.devices.controls import Controls, Meter, Traffic, blocks
+from fedzero.engines.devices.graphs import GraphFile
 from fedzero.engines.devices.limits import Buckets
 from fedzero.engines.devices.registry import Place, Registry
 from fedzero.engines.devices.session import PIECE, Asked, Session, State
@@ -117,6 +118,7 @@ class Hub:
         self._asked = dict[int, Asked]()
         self._before = dict[int, m.Answer]()
         self._checkpoints = OrderedDict[bytes, bytes]()
+        self.graph: GraphFile | None = None
         self._finished: tuple[int, str] | None = None
         registry.hurry()
         self.controls = Controls(registry.folder)
@@ -398,6 +400,8 @@ class Hub:
             self._happened(Declined(place, frame.round, frame.code, frame.text))
 
     def piece(self, sha256: bytes, offset: int) -> bytes | None:
+        if self.graph is not None and sha256 == self.graph.sha256:
+            return self.graph.piece(offset, PIECE)
         content = self._checkpoints.get(sha256)
         return None if content is None or offset > len(content) else content[offset : offset + PIECE]
 

@@ -25,6 +25,7 @@ from fedzero.oracles import Objective, Shards
 from fedzero.oracles.chunked import Chunked
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
 from fedzero.oracles.passes import NO_TERMS, Passes
+from fedzero.oracles.portable import Oracle
 from fedzero.oracles.reported import TEST, Reported
 from fedzero.oracles.responses import ChoiceObjective, ResponseObjective, Responses, Scorer
 from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
@@ -37,6 +38,7 @@ from fedzero.tasks.language.encoding import Encoded, Encoder, of_rows
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.given import GIVEN, InMemoryModel
 from fedzero.tasks.language.made import MADE
+from fedzero.tasks.language.portable import oracle_of
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.rewards import Reward
 from fedzero.tasks.language.saying import Quality, Speaker
@@ -190,6 +192,16 @@ class Language(Task, tag="language"):
         if given is not None and given.reported and given.measuring is not None:
             objective = Reported(objective, {TEST: given.measuring(given.reported)})
         return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed, samples=samples)
+
+    def oracle(self, context: BuildContext) -> Oracle:
+        """Rows are the tokens of prompts, all prompts of the task as long as the longest."""
+        text = TEXTS[self.text] if isinstance(self.text, str) else self.text
+        if text.responds or self.reward is not None or self.measure != "loss" or self.dtype != "float32":
+            raise FedzeroError("a graph is of a text with answers, measure = 'loss' and dtype = 'float32'")
+        model = self.opened(self._model(context), context)
+        encoder = Encoder(model.tokenizer, min(self._longest(model), self.length or model.context))
+        prompts = [p for rows in self._rows(text, context, None) for p in encoder.prompts(text, rows, 0).tokens]
+        return oracle_of(model, encoder.answers(text), prompts)
 
     def _dealt(self, labels: Indices, persons: Indices | None, clients: int, keys: Keys) -> Parts:
         """Positions of every client's rows among those of files."""
