@@ -47,6 +47,8 @@ PLANS = (
     PlannedGraph,
     PlannedPrivacy,
 )
+TASKS = (PlannedTask, PlannedGraphTask)
+"""What stands for `Any`: the field `task` of a plan, whose first number says which."""
 INNER = (Work, Seeded, Reply)
 ALL: tuple[type[msgspec.Struct], ...] = (*FROM_DEVICE, *FROM_GATEWAY, *BODIES, *PLANS, *INNER)
 OMITTED = {"Work": {"counted"}, "Seeded": {"clients", "others"}, "Reply": {"memory"}}
@@ -77,6 +79,7 @@ def cddl() -> str:
         f"from-gateway = {' / '.join(each.__name__ for each in FROM_GATEWAY)}",
         *(f"{name} = 0..{top}" for top, name in NATURALS.items()),
         "nat-or-nil = nat / nil",
+        f"task = {' / '.join(each.__name__ for each in TASKS)}",
         "",
     ]
     for struct in ALL:
@@ -92,7 +95,7 @@ def _field(field: inspect.Field) -> str:
 
 def _cddl(kind: inspect.Type) -> str:
     if isinstance(kind, inspect.AnyType):
-        return "any"
+        return "task"
     if isinstance(kind, inspect.StructType):
         return str(kind.cls.__name__)
     if isinstance(kind, inspect.IntType):
@@ -134,7 +137,7 @@ def _array(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 def _json(kind: inspect.Type) -> dict[str, Any]:
     if isinstance(kind, inspect.AnyType):
-        return {}
+        return {"anyOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in TASKS]}
     if isinstance(kind, inspect.StructType):
         return {"$ref": f"#/components/schemas/{kind.cls.__name__}"}
     if isinstance(kind, inspect.IntType):

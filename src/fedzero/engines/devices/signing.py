@@ -25,7 +25,7 @@ try:
     from nacl import bindings as sodium
     from nacl.exceptions import BadSignatureError
 except ImportError:
-    sodium = None
+    sodium = None  # type: ignore[assignment]
 
 ED25519, P256 = 1, 2
 LENGTHS = {ED25519: 32, P256: 65}
