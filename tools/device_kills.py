@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="A new folder for the run, and for what server and devices said.")
     given = parser.parse_args()
     chance, began = random.Random(given.seed), time.monotonic()
     kills = [
@@ -43,12 +44,18 @@ def main() -> int:
             print(f"{done} killed, {time.monotonic() - began:.0f} s", flush=True)
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as other:
+        folder = given.keep or Path(other)
+        folder.mkdir(exist_ok=True)
         rounds = 40 * given.points  # a round takes milliseconds, a server seconds to come back
-        bad, took = wrong(Path(folder), rounds, kills, tell)
-    victims = Counter("server" if kill.victim == SERVER else "device" for kill in kills[:took])
-    print(f"{rounds} rounds, {took} killed {dict(victims)}, wrong: {len(bad)}", *bad, sep="\n")
-    return bool(bad) or took < given.points
+        bad, took = wrong(folder, rounds, kills, tell)
+    print(f"{rounds} rounds, {len(took)} killed, wrong: {len(bad)}", *bad, sep="\n")
+    for name, of in (("server", [SERVER]), ("device", range(SERVER))):
+        if found := sorted(took[i] for i in range(len(took)) if kills[i].victim in of):
+            print(
+                f"{name}: {len(found)}, until the next round {statistics.median(found):.1f} s, at most {found[-1]:.1f}"
+            )
+    return bool(bad) or len(took) < given.points
 
 
 if __name__ == "__main__":

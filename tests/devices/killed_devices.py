@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ import tomli_w
 
 from devices.fleet import address_of, device, head_of, recipe_of, ticket_of, without_gateway
 from fedzero.ledger.folder import LEDGER
+from fedzero.ledger.store import Ledger
 from ledgers import rounds_of
 
 ENDLESS = 120.0
@@ -41,12 +43,29 @@ def _free() -> int:
 
 def _server(recipe: Path, run: Path, *options: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "fedzero", "run", str(recipe), "--out", str(run), *options]
-    with (recipe.parent / "server.txt").open("ab") as said:
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+    found = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _noted(found, recipe.parent / "server.txt")
+    return found
+
+
+def _noted(process: subprocess.Popen[bytes], path: Path) -> None:
+    """Keep what a process says, line by line, with the time."""
+    said = process.stderr
+    assert said is not None
+
+    def note() -> None:
+        with path.open("a") as file, said:
+            for line in said:
+                print(f"{time.time():.2f} {process.pid} {line.decode(errors='replace')}", end="", file=file, flush=True)
+
+    threading.Thread(target=note, daemon=True).start()
 
 
 def _done(run: Path) -> int:
-    return len(rounds_of(run)) if (run / LEDGER).exists() else 0
+    if not (run / LEDGER).exists():
+        return 0
+    with closing(Ledger.open(run / LEDGER)) as ledger:
+        return ledger.done
 
 
 def _reached(run: Path, rounds: int, server: subprocess.Popen[bytes]) -> bool:
@@ -58,26 +77,25 @@ def _reached(run: Path, rounds: int, server: subprocess.Popen[bytes]) -> bool:
         if server.poll() is not None:
             return False
         time.sleep(0.03)
-    said = (run.parent / "server.txt").read_text()[-2000:]
-    raise AssertionError(f"{run} did not reach round {rounds}: {said}")
+    said = "\n".join(f"{path.name}: {path.read_text()[-2000:]}" for path in sorted(run.parent.glob("*.txt")))
+    raise AssertionError(f"{run} did not reach round {rounds}, but {_done(run)}: {said}")
 
 
 def wrong(
     folder: Path, rounds: int, kills: Sequence[Kill], tell: Callable[[int], None] = lambda done: None
-) -> tuple[list[str], int]:
-    """(what is wrong with the ledger of such a run, how many kills it took)."""
+) -> tuple[list[str], list[float]]:
+    """(what is wrong with the ledger of such a run, for each kill the seconds until the next round was on it)."""
     recipe = recipe_of(folder, {"listen": f"127.0.0.1:{_free()}", "deadline": ENDLESS, "grace": ENDLESS})
     recipe = msgspec.structs.replace(recipe, rounds=rounds, evaluate_every=50)
-    file, run, took = folder / "recipe.toml", folder / "run", 0
+    file, run, took, killed = folder / "recipe.toml", folder / "run", list[float](), 0.0
     file.write_text(tomli_w.dumps(_plain(msgspec.to_builtins(recipe))))
     registry, ticket = ticket_of(run)
     server, where = _server(file, run), ""
     processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def begin(place: int) -> None:
-        processes[place] = found = device(where, folder, place)
-        assert found.stderr is not None
-        threading.Thread(target=found.stderr.read, daemon=True).start()
+        processes[place] = device(where, folder, place)
+        _noted(processes[place], folder / f"device-{place}.txt")
 
     try:
         where = address_of(registry, ticket)
@@ -87,18 +105,26 @@ def wrong(
             while len(registry.places()) <= place and time.monotonic() < end:
                 time.sleep(0.02)
         for kill in kills:
-            if not _reached(run, _done(run) + kill.after, server):
+            before = _done(run)
+            if not _reached(run, before + 1, server):
+                break
+            if killed:
+                took[-1] = time.monotonic() - killed
+            if not _reached(run, before + kill.after, server):
                 break
             time.sleep(kill.wait)
             victim = server if kill.victim == SERVER else processes[kill.victim]
+            killed = time.monotonic()
             os.kill(victim.pid, signal.SIGKILL)
             victim.wait()
             if kill.victim == SERVER:
                 server = _server(file, run, "--exist", "resume")
             else:
                 begin(kill.victim)
-            took += 1
-            tell(took)
+            took.append(0.0)
+            tell(len(took))
+        if _reached(run, _done(run) + 1, server):
+            took[-1] = time.monotonic() - killed
         ended = server.wait(30 * ENDLESS)
     finally:
         for process in [*processes.values(), server]:

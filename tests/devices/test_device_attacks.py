@@ -26,7 +26,7 @@ from fedzero_client.packing import unpack
 from devices.fleet import made, recipe_of
 from devices.test_device_catch_up import Room
 from devices.test_device_sessions import House, refusals
-from devices.test_device_sockets import Place
+from devices.test_device_sockets import Place, wait_for
 from fedzero.engines.devices import application, catching_up, clients, framing, limits, serving, signing, sockets
 from fedzero.engines.devices import door as doors
 from fedzero.engines.devices import hub as hubs
@@ -64,13 +64,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield found
     found.hub.close()
     found.registry.close()
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def masked(payload: bytes, first: int = 0x82) -> bytes:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fedzero_client.cli import WAYS
+from fedzero_client.cli import WAYS, _connected
 from fedzero_client.packing import unpack
 from fedzero_client.session import Session as Device
 from fedzero_client.session import Ticket
@@ -25,11 +26,15 @@ from fedzero.engines.devices import hub as hubs
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices import plan as plans
 from fedzero.engines.devices.application import Gateway, joined, split
+from fedzero.engines.devices.clients import DeviceClients
 from fedzero.engines.devices.codes import Code
 from fedzero.engines.devices.hub import Caught, Hub, Said
 from fedzero.engines.devices.registry import Registry
-from fedzero.engines.devices.session import Asked
+from fedzero.engines.devices.session import Asked, State
 from fedzero.protocol.messages import encode_work
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.view import RunView
+from fedzero.rounds.past import PastRounds
 
 
 class Place:
@@ -83,6 +88,13 @@ def _takes_part(device: Device, port: int, way: str) -> None:
     connection.close()
 
 
+def wait_for(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     for module in (hubs, serving, application):
@@ -122,6 +134,74 @@ def _code(body: bytes) -> int:
     tag, code, _ = unpack(body[4:])
     assert tag == 24
     return int(code)
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_a_gateway_that_is_stopped_tells_devices_to_come_back(tmp_path: Path, way: str) -> None:
+    """By Ctrl-C or SIGTERM."""
+    recipe = recipe_of(tmp_path)
+    setup, folder = made(recipe, tmp_path), tmp_path / "run"
+    run = RunView(recipe, setup.plan, PastRounds(), setup, setup.replica(), Environment(folder=folder))
+    with pytest.raises(KeyboardInterrupt), recipe.engine.open(run) as clients:
+        assert isinstance(clients, DeviceClients)
+        hub = clients.hub
+        ticket = Ticket(hub.registry.url, hub.run, hub.registry.ticket(1), hub.signer.fingerprint)
+        device = Device(ticket, Store(tmp_path / "device"), Rows(*data_of(0)))
+        device.store.close()
+
+        def take_part() -> None:
+            device.store = Store(device.store.folder)
+            _connected(device, way)
+            device.store.close()
+
+        thread = threading.Thread(target=take_part, daemon=True)
+        thread.start()
+        wait_for(lambda: bool(hub.here) and hub.connections == 1 and not hub.here[0].outgoing)
+        raise KeyboardInterrupt
+    thread.join(30)
+    assert (device.finished, device.pause) == (False, 20)
+
+
+def test_both_requests_of_a_session_are_answered_when_the_gateway_stops(place: Place) -> None:
+    """The earlier one got status 500 from a gateway that did not wait any longer."""
+    place.gateway.wait = 60.0
+    session, found = place.hub.session("10.0.0.1"), list[tuple[int, bytes]]()
+    session.state, session.place = State.OPEN, 0
+    place.hub._no_longer_waiting(session)
+    place.hub.polls(session)
+    place.hub.here[0] = session
+    token = session.token.hex()
+    threads = [threading.Thread(target=lambda: found.append(_posted(place, b"", fedzero_session=token))) for _ in "12"]
+    for each in threads:
+        each.start()
+    wait_for(lambda: place.hub.connections == 2)
+    place.hub.post(place.hub.stop, 7, "stopped")
+    for each in threads:
+        each.join(20)
+    waits = [joined([m.encode(m.Wait(seconds, text))]) for seconds, text in ((0, ""), (7, "stopped"))]
+    assert sorted(found) == sorted((200, each) for each in waits)
+
+
+def test_a_device_that_comes_while_the_gateway_stops_is_sent_away(place: Place) -> None:
+    place.hub.post(place.hub.stop, 7, "stopped")
+    device = place.device("one")
+    device.ticket = dataclasses.replace(device.ticket, url=f"http://127.0.0.1:{place.port}")
+    device.store = Store(device.store.folder)
+    _connected(device, "socket")
+    assert (device.finished, device.pause) == (False, 7)
+    device.store.close()
+
+
+def test_a_request_of_a_session_that_has_ended_gets_an_error(place: Place) -> None:
+    """Wait with 0 seconds would let a device that lost the reason ask again at once, until the session is forgotten."""
+    place.hub.sweep = lambda now: None  # type: ignore[method-assign]  # it forgets none
+    session = place.hub.session("10.0.0.1")
+    place.hub.polls(session)
+    token = session.token.hex()
+    place.hub.post(session.refuse, Code.MALFORMED, "no frame")
+    assert _code(_posted(place, b"", fedzero_session=token)[1]) == Code.MALFORMED
+    for _ in range(2):
+        assert _code(_posted(place, b"", fedzero_session=token)[1]) == Code.UNEXPECTED
 
 
 def test_requests_that_are_refused(place: Place) -> None:

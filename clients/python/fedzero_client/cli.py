@@ -19,8 +19,8 @@ from fedzero_client.store import Store
 from fedzero_client.turn import Rows
 from fedzero_client.websocket import WebSocket
 
-LONGEST_PAUSE = 30.0
-"""Seconds between two attempts to connect, at most."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds between two attempts to connect."""
 LONGEST_LINE = 500
 WAYS = {"socket": WebSocket, "poll": Polling}
 
@@ -32,16 +32,18 @@ def say(text: str) -> None:
 
 def take_part(session: Session, way: str, tell: Callable[[str], None] = say) -> None:
     """Until the run has ended; connections that break are made again."""
-    pause = 0.5
+    pause = FIRST_PAUSE / 2
     while not session.finished:
-        before = session.answered
+        before, broken = session.answered, ""
         try:
             _connected(session, way)
         except Broken as reason:
-            tell(f"{reason}; again in {max(pause, session.pause):g} s")
+            broken = str(reason)
         if session.finished:
             return
-        pause = 0.5 if session.answered > before else min(2 * pause, LONGEST_PAUSE)
+        pause = FIRST_PAUSE if session.answered > before else min(2 * pause, LONGEST_PAUSE)
+        if broken:
+            tell(f"{broken}; again in {max(pause, session.pause):g} s")
         time.sleep(max(pause, session.pause))
         session.pause = 0.0
 

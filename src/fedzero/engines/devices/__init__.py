@@ -78,7 +78,7 @@ class Devices(Engine, tag="devices"):
     def open(self, run: RunView) -> Iterator[Clients]:
         from fedzero.engines.devices.application import Gateway
         from fedzero.engines.devices.clients import DeviceClients
-        from fedzero.engines.devices.farewell import farewell
+        from fedzero.engines.devices.farewell import farewell, stop
         from fedzero.engines.devices.graphs import GraphFile
         from fedzero.engines.devices.hub import Hub
         from fedzero.engines.devices.nested import NestedDevices
@@ -118,7 +118,11 @@ class Devices(Engine, tag="devices"):
             with served(gateway, at, tls):
                 run.warn(f"devices join at {registry.url}: `fedzero devices ticket {run.environment.folder}`")
                 kind = DeviceClients if mine is None else NestedDevices
-                yield kind(hub, run, Rates(method), self.deadline, self.grace, self.least)
+                try:
+                    yield kind(hub, run, Rates(method), self.deadline, self.grace, self.least)
+                except BaseException:  # Ctrl-C and SIGTERM, too
+                    stop(hub, self.beat)
+                    raise
                 farewell(
                     hub, run, self.beat, self.linger, replica.round if replica.round >= setup.recipe.rounds else None
                 )

@@ -120,7 +120,8 @@ class Gateway:
             self.hub.polls(session)
             return session, True
         with suppress(ValueError):
-            if (found := self.hub.seen(bytes.fromhex(named))) is not None:
+            found = self.hub.seen(bytes.fromhex(named))
+            if found is not None and (found.outgoing or found.state is not State.OVER):
                 return found, False
         raise Denied(Code.UNEXPECTED, "this session is over: begin another one with Hello")
 

@@ -26,13 +26,18 @@ def end_of(folder: Path) -> End | None:
     return found
 
 
+def stop(hub: Hub, beat: int) -> None:
+    """Devices come back later: the run has not ended."""
+    hub.post(hub.stop, beat, "the server was stopped, and may go on later")
+
+
 def farewell(hub: Hub, run: RunView, beat: int, linger: float, played: int | None = None) -> None:
     """Devices that are away when the run ends hear of it if they come back within `linger` seconds. played: how many
     rounds, if these are all: at a host the ledger is elsewhere."""
     folder = run.environment.folder
     end = None if folder is None else end_of(folder)
     if end is None and played is None:
-        hub.post(hub.pause, beat, "the server was stopped, and may go on later")
+        stop(hub, beat)
         return
     hub.post(hub.finish, *((end.round, end.reason) if end is not None else (played, "")))
     until, said = time.monotonic() + linger, False

@@ -120,6 +120,7 @@ class Hub:
         self._checkpoints = OrderedDict[bytes, bytes]()
         self.graph: GraphFile | None = None
         self._finished: tuple[int, str] | None = None
+        self._stopped: tuple[int, str] | None = None
         registry.hurry()
         self.controls = Controls(registry.folder)
         self.controls.nobody_is_here()
@@ -197,6 +198,11 @@ class Hub:
         for session in list(self.here.values()):
             session.send(m.Wait(seconds, text))
             session.end()
+
+    def stop(self, seconds: int, text: str) -> None:
+        """The gateway is about to close: tell so to devices that still come, too."""
+        self._stopped = seconds, text
+        self.pause(seconds, text)
 
     def finish(self, rounds: int, reason: str) -> None:
         self._finished = rounds, reason
@@ -376,6 +382,9 @@ class Hub:
         session.up = session.down = 0
         if self._finished is not None:
             self._finish(session, *self._finished)
+            return
+        if self._stopped is not None:
+            self.pause(*self._stopped)
             return
         self._happened(Came(session.place, ready))
 

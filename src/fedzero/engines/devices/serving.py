@@ -180,13 +180,20 @@ def served(gateway: Gateway, at: Listening, settings: dict[str, Any]) -> Iterato
         raise FedzeroError(f"the gateway did not start: {failed[0] if failed else 'no reason given'}")
     try:
         yield
-        end = time.monotonic() + GRACE
-        while hub.connections and time.monotonic() < end:
-            time.sleep(0.01)
     finally:
-        server.should_exit = True
-        thread.join(GRACE + STARTING)
-        at.close()
+        try:
+            _last_frames(hub)
+        finally:
+            server.should_exit = True
+            thread.join(GRACE + STARTING)
+            at.close()
+
+
+def _last_frames(hub: Hub) -> None:
+    """Wait until they have left, but not for long."""
+    end = time.monotonic() + GRACE
+    while hub.connections and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def _thread(

@@ -184,6 +184,8 @@ class Session:
         if before is State.OPEN:
             self.desk.left(self, for_good)
         self.wake()
+        for each in self.held:
+            each.set()
 
     # ---- in
 
