@@ -71,6 +71,10 @@ class Round(Struct, frozen=True, tag="round"):
     answered the question of an earlier round, and who is not in the cohort may answer in a later one"""
     stopped: str | UnsetType = UNSET
     """why the run ends after this round, if a callback said so; not written where none did. No round follows"""
+    time: float | UnsetType = UNSET
+    """simulated seconds from the start of the run to the step; only of runs with a simulated clock"""
+    asked_at: tuple[float, ...] | UnsetType = UNSET
+    """simulated seconds at which the clients in `asked` were asked, in their order"""
 
 
 class PrivateRound(Round, frozen=True, tag="private-round", kw_only=True):
