@@ -141,6 +141,8 @@ class Others(Sequence[int]):
 
     def __getitem__(self, place: int) -> int:  # type: ignore[override]
         """The client with `place` free clients before it: place + the number of those left out before it."""
+        if not 0 <= place < len(self):
+            raise IndexError(place)
         low, high = 0, len(self.without)
         while low < high:
             middle = (low + high) // 2

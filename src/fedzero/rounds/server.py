@@ -268,9 +268,7 @@ class Server:
                 tally.losses.setdefault(client, reply.loss)
         return found.replies
 
-    def _listen(
-        self, round: int, exchange: int, clients: Clients, found: Responses, tally: RoundInProgress
-    ) -> bool:
+    def _listen(self, round: int, exchange: int, clients: Clients, found: Responses, tally: RoundInProgress) -> bool:
         """Receive events until the step is made; False: no more events can come. Of clients in simulated time a step
         has no more replies than it needs: what arrives in the same moment is given back."""
         while not self.schedule.made(now := self._so_far(round, clients, found, tally)):
