@@ -2,10 +2,10 @@
 
     python tools/phones_trace.py      writes src/fedzero/data/phones.csv
 
-Milliseconds of one inference of MobileNet v1 on the CPU with the fastest number of threads that is listed: column `avg` of
-`mobilenet` in Tencent/ncnn, benchmark/README.md (commit a4d2ea1d4422c9e849f166fd7a4aefb52f942f6a, 2026-07-22), sections
-named after the processors. All phones are equally frequent: the figures say nothing about sales. factor: the time divided
-by the median of the phones.
+Milliseconds of one inference of MobileNet v1 on the CPU, with the fastest number of threads that is listed: column
+`avg` of `mobilenet` in Tencent/ncnn, benchmark/README.md (commit a4d2ea1d4422c9e849f166fd7a4aefb52f942f6a, 2026-07-22),
+sections named after the processors. All phones are equally frequent: the figures say nothing about sales. factor: the
+time divided by the median of the phones.
 """
 
 from __future__ import annotations

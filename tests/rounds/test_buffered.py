@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from test_groups import MIXING
 from fedzero.engines.simulated import SimulatedClients
 from fedzero.engines.simulated_time import times_of
 from fedzero.errors import FedzeroError
-from fedzero.ledger.records import Round
+from fedzero.ledger.database import Tampered
+from fedzero.ledger.outline import LedgerSummary
+from fedzero.ledger.records import Round, Start
 from fedzero.methods.contract.schedule_config import BufferedConfig, Halving, Power
 from fedzero.model.updates import Stepped, decode_update, unpack
 from fedzero.protocol.engine import Event
@@ -23,10 +26,14 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.setup import prepare
+from fedzero.report.data import page_data
+from fedzero.report.units import human_seconds
+from fedzero.results import export
+from fedzero.results.history import history
 from fedzero.rounds.buffered import Others, schedule_of
 from fedzero.rounds.schedule import StepSoFar
 from fedzero.runs import session
-from fedzero.runs.progress import Silent
+from fedzero.runs.progress import Ages, Silent, Totals
 from fedzero.runs.recorded import replayed, verified
 from fedzero.runs.summary import Summary
 from ledgers import rounds_of
@@ -317,10 +324,10 @@ def test_what_needs_one_round_is_refused_before_anything_is_written(
 
 def test_engines_without_simulated_time_are_refused_by_name(tmp_path: Path) -> None:
     for recipe in (recipe_of(MIXED, None), recipe_of(None, {"spread": 1.0})):
-        with pytest.raises(FedzeroError, match="works with engine.kind = 'local', .* not with 'ray'"):
+        with pytest.raises(FedzeroError, match=r"works with engine.kind = 'local', .* not with 'ray'"):
             play(recipes.with_engine(recipe, "ray"), tmp_path / "run")
     table = msgspec.to_builtins(recipe_of(MIXED)) | {"sampling": "private"}
-    with pytest.raises(FedzeroError, match="federation.schedule shows who answered when, which sampling hides"):
+    with pytest.raises(FedzeroError, match=r"federation.schedule shows who answered when, which sampling hides"):
         recipes.decode(table)
 
 
@@ -351,3 +358,47 @@ def test_the_next_client_follows_from_the_step_and_the_number_of_asks_in_it() ->
     assert schedule.ask(StepSoFar(2, asked, {}, {0: None, 1: None, 3: None})) == ()
     several = {schedule.ask(StepSoFar(step, {8: step}, {8: step}, ())) for step in range(40)}
     assert len(several) > 20
+
+
+def test_simulated_time_is_on_the_page_in_exports_in_callbacks_and_on_the_live_line(tmp_path: Path) -> None:
+    play(recipe_of(MIXED), tmp_path / "run")
+    play(recipe_of(None, None), tmp_path / "plain")
+    records = rounds_of(tmp_path / "run")
+    rows = export.rows(tmp_path / "run")
+    assert [row.time for row in rows] == [msgspec.UNSET, *(record.time for record in records)]
+    assert "time" in export.as_csv(rows).splitlines()[0].split(",")
+    assert "time" not in export.as_csv(export.rows(tmp_path / "plain")).splitlines()[0].split(",")
+    found = history(tmp_path / "run")
+    assert [point.time for point in found.points] == [0.0, *(records[r].time for r in (3, 7, 11))]
+    data = page_data([found], None, False)
+    assert {"id": "time", "name": "simulated time"} in data["axes"]
+    assert all(axis["id"] != "time" for axis in page_data([history(tmp_path / "plain")], None, False)["axes"])
+    totals, ages = Totals(recipe_of(MIXED), LedgerSummary()), Ages()
+    for record in records:
+        totals.add(record)
+    said = " ".join(text for _, text in totals.parts())
+    assert f"{human_seconds(records[-1].time)} simulated" in said and "age " in said
+    flat = [age for record in records for age in [ages.mean(record)]]
+    assert flat[0] == 0.0 and max(flat) > 0.5
+
+
+FORGED = {
+    "time goes back": ({"time": 0.5}, "its simulated time is 0.5, after 1"),
+    "not a number": ({"time": math.nan}, "its simulated time is nan"),
+    "no time": ({"time": msgspec.UNSET}, "it does not say when it was made"),
+    "asked later": ({"asked": (1,), "asked_at": (3.0,)}, "asked before the step began, or after it was made"),
+    "other times": ({"asked": (1, 2), "asked_at": (1.5,)}, "more or fewer times than clients"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_times_that_no_run_can_have_written_are_refused(name: str) -> None:
+    change, why = FORGED[name]
+    start = Start(recipes.canonical(recipe_of(MIXED)), b"0" * 8, 12, 1, None)
+    first = Round(0, (1, 2), None, False, 0, 0, 0, None, time=1.0)
+    outline = LedgerSummary()
+    for record in (start, first):
+        outline.note(record, b"", 0.0)
+    good = Round(1, (1,), None, False, 0, 0, 0, None, time=2.0)
+    with pytest.raises(Tampered, match=re.escape(why)):
+        outline.note(msgspec.structs.replace(good, **change), b"", 0.0)

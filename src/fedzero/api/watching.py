@@ -134,6 +134,7 @@ class Watching:
                 self._before + time.perf_counter() - self._began,
             ),
             epsilon=readers_of(record),
+            time=record.time or None,
         )
 
     def _asked(self, callback: Any, name: str, info: object) -> Verdict:
