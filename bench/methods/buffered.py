@@ -31,7 +31,7 @@ from fedzero.api.train import criterion_of, deal
 from fedzero.directions import Keys
 from fedzero.engines.simulated_time import times_of
 from fedzero.ledger.folder import LEDGER, MODEL
-from fedzero.ledger.records import Evaluation, Round
+from fedzero.ledger.records import Evaluation, Round, time_of
 from fedzero.ledger.store import Ledger
 from fedzero.model.checkpoint import load_model
 from fedzero.model.params import Params
@@ -45,11 +45,12 @@ from fedzero.tasks.own import LocalTask
 from fedzero.tasks.partition import Shards
 from fedzero.tasks.samples import samples
 
-CLIENTS, AT_WORK, STEPS, EVERY = 100, 10, 600, 10
+CLIENTS, AT_WORK, STEPS, EVERY = 100, 10, 130, 5
 SCHEDULES: dict[str, dict[str, Any] | None] = {
     "synchronous": None,
     "over-selection": {"kind": "synchronous", "extra": 3, "deadline": 5.0},
-    "buffered": {"kind": "buffered", "buffer": 10, "at_work": AT_WORK, "oldest": 50},
+    "buffered, K = 5": {"kind": "buffered", "buffer": 5, "at_work": AT_WORK, "oldest": 50},
+    "buffered, K = 10": {"kind": "buffered", "buffer": 10, "at_work": AT_WORK, "oldest": 50},
 }
 CLOCKS: dict[str, dict[str, Any]] = {
     "σ 0.5": {"spread": 0.5, "jitter": 0.3},
@@ -58,8 +59,8 @@ CLOCKS: dict[str, dict[str, Any]] = {
     "phones": {"trace": "phones", "jitter": 0.3},
 }
 RATES = (0.01, 0.03, 0.1)
-BEST = {"synchronous": 0.02, "over-selection": 0.02, "buffered": 0.02}
-"""Found by --rates."""
+BEST = {"synchronous": 0.03, "over-selection": 0.03, "buffered, K = 5": 0.015, "buffered, K = 10": 0.03}
+"""Found by --rates. EVERY: steps of 10 reports between two evaluations; steps of 5 are twice as many."""
 RULES: dict[str, dict[str, Any]] = {
     "sgd": {},
     "momentum 0.9": {"optimizer": {"kind": "momentum", "beta": 0.9}},
@@ -115,7 +116,7 @@ def run(schedule: str, clock: str, seed: int, rate: float, rule: str, steps: int
         "name": "buffered",
         "rounds": steps,
         "seed": seed,
-        "evaluate_every": EVERY,
+        "evaluate_every": EVERY * AT_WORK // reports(schedule),
         "algorithm": algorithm,
         "task": {"kind": "own", "name": "digits", "batch": 64},
         "federation": federation,
@@ -137,7 +138,7 @@ def run(schedule: str, clock: str, seed: int, rate: float, rule: str, steps: int
     evaluations = [record for record in records if isinstance(record, Evaluation)]
     ages = list(ages_of(rounds))
     return Found(
-        times=[0.0 if not e.round else float(rounds[e.round - 1].time or 0.0) for e in evaluations],
+        times=[0.0 if not e.round else time_of(rounds[e.round - 1]) or 0.0 for e in evaluations],
         accuracies=[e.metrics.accuracy or 0.0 for e in evaluations],
         slowest=mean(right[client] for client in slow),
         everybody=mean(right),
@@ -173,6 +174,11 @@ def accuracy_of(tensors: dict[str, Any], part: Any) -> float:
     return float((guessed == y).float().mean())
 
 
+def reports(schedule: str) -> int:
+    """The reports of a step: all runs get the same number of them."""
+    return int((SCHEDULES[schedule] or {}).get("buffer", AT_WORK))
+
+
 def known(path: Path) -> dict[str, Found]:
     lines = path.read_text().splitlines() if path.exists() else []
     return {entry.pop("key"): Found(**entry) for entry in map(json.loads, lines)}
@@ -183,6 +189,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder with mnist/")
     parser.add_argument("--rates", action="store_true")
     parser.add_argument("--rules", action="store_true")
+    parser.add_argument("--schedules", nargs="*", default=list(SCHEDULES), choices=SCHEDULES)
     parser.add_argument("--clocks", nargs="*", default=list(CLOCKS), choices=CLOCKS)
     parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -191,17 +198,17 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    wanted = [(s, c, seed, BEST[s], "sgd") for seed in given.seeds for c in given.clocks for s in SCHEDULES]
+    wanted = [(s, c, seed, BEST[s], "sgd") for seed in given.seeds for c in given.clocks for s in given.schedules]
     if given.rates:
-        wanted = [(s, "σ 1", 1, rate, "sgd") for rate in RATES for s in SCHEDULES]
+        wanted = [(s, "σ 1", 1, rate, "sgd") for rate in RATES for s in given.schedules]
     if given.rules:
-        named = [(s, rule) for rule in RULES for s in ("synchronous", "buffered")]
+        named = [(s, rule) for rule in RULES for s in ("synchronous", "buffered, K = 10")]
         wanted = [(s, "σ 1", seed, BEST[s] * RULE_RATES.get(r, 1.0), r) for seed in given.seeds for s, r in named]
     for schedule, clock, seed, rate, rule in wanted:
         key = f"{schedule} / {clock} / {seed} / {rate:g} / {rule} / {given.steps}"
         if key in known(given.out):
             continue
-        found = run(schedule, clock, seed, rate, rule, given.steps, given.data)
+        found = run(schedule, clock, seed, rate, rule, given.steps * AT_WORK // reports(schedule), given.data)
         with given.out.open("a") as file:
             file.write(json.dumps({"key": key} | asdict(found)) + "\n")
         print(f"{key}: {mean(found.accuracies[-3:]):.3f} in {found.times[-1]:.0f}", flush=True)

@@ -16,7 +16,19 @@ from msgspec import Meta, Struct, UnsetType
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.database import Tampered
-from fedzero.ledger.records import Asked, End, Evaluation, Extended, PrivateRound, Record, Round, Saved, Start, spent_of
+from fedzero.ledger.records import (
+    Asked,
+    End,
+    Evaluation,
+    Extended,
+    PrivateRound,
+    Record,
+    Round,
+    Saved,
+    Start,
+    TimedRound,
+    spent_of,
+)
 from fedzero.methods.contract import MOST_CLIENTS
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import PositiveInt
@@ -170,11 +182,11 @@ class LedgerSummary(Struct):
 
     def _tick(self, record: Round) -> None:
         """Simulated time never goes back, and nobody is asked after the step."""
-        if isinstance(record.time, UnsetType):
-            if self.time is not None or record.asked_at:
+        if not isinstance(record, TimedRound):
+            if self.time is not None:
                 raise Tampered(record.round, "it does not say when it was made")
             return
-        before, asked_at = self.time or 0.0, record.asked_at or ()
+        before, asked_at = self.time or 0.0, record.asked_at
         if not (before <= record.time < math.inf) or (self.time is None and self.done > 1):
             raise Tampered(record.round, f"its simulated time is {record.time:g}, after {before:g}")
         if asked_at and len(asked_at) != len(record.asked or ()):

@@ -71,10 +71,6 @@ class Round(Struct, frozen=True, tag="round"):
     answered the question of an earlier round, and who is not in the cohort may answer in a later one"""
     stopped: str | UnsetType = UNSET
     """why the run ends after this round, if a callback said so; not written where none did. No round follows"""
-    time: float | UnsetType = UNSET
-    """simulated seconds from the start of the run to the step; only of runs with a simulated clock"""
-    asked_at: tuple[float, ...] | UnsetType = UNSET
-    """simulated seconds at which the clients in `asked` were asked, in their order"""
 
 
 class PrivateRound(Round, frozen=True, tag="private-round", kw_only=True):
@@ -82,6 +78,20 @@ class PrivateRound(Round, frozen=True, tag="private-round", kw_only=True):
 
     spent: tuple[float, float | None]
     """ε after this round, against readers of the model and the ledger, and against the server (None: no bound)"""
+
+
+class TimedRound(Round, frozen=True, tag="timed-round", kw_only=True):
+    """A round on a simulated clock."""
+
+    time: float
+    """simulated seconds from the start of the run to the step"""
+    asked_at: tuple[float, ...] = ()
+    """simulated seconds at which the clients in `asked` were asked, in their order"""
+
+
+def time_of(record: Round) -> float | None:
+    """Simulated seconds to a step; None: the run has no simulated clock."""
+    return record.time if isinstance(record, TimedRound) else None
 
 
 def spent_of(record: Round) -> tuple[float, float | None] | None:
@@ -178,7 +188,7 @@ def sha256_of(model: Identity) -> bytes | UnsetType:
     return model.sha256 or UNSET
 
 
-Record = Start | Round | PrivateRound | Saved | Asked | Evaluation | Shown | Said | End | Extended
+Record = Start | Round | PrivateRound | TimedRound | Saved | Asked | Evaluation | Shown | Said | End | Extended
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fedzero.callbacks import Callback, EndInfo, EvaluationInfo, RoundInfo, RunInfo, Totals
-from fedzero.ledger.records import Evaluation, Round, metrics_of, readers_of
+from fedzero.ledger.records import Evaluation, Round, metrics_of, readers_of, time_of
 from fedzero.ledger.store import ledger_in
 from fedzero.lines import LONGEST_SAID, said_of
 from fedzero.report import page
@@ -181,7 +181,7 @@ def _recorded(run: RunInfo, written: Written) -> Iterator[Point]:
             if isinstance(record, Round):
                 up, down, queries = up + record.bytes_up, down + record.bytes_down, queries + record.queries
                 totals = Totals(up, down, queries, entry.seconds)
-                spent, simulated = readers_of(record), record.time or None
+                spent, simulated = readers_of(record), time_of(record)
                 point = of_round(record.round + 1, entry.at, record.loss, totals, run.clients, spent, simulated)
             elif isinstance(record, Evaluation):
                 point = of_evaluation(record.round, entry.at, metrics_of(record))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import UnsetType
 
+from fedzero.ledger.records import TimedRound
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
 from fedzero.protocol.engine import Clients, Timed
@@ -19,10 +20,9 @@ class OpenQuestions:
         self._time = view.outline.time or 0.0
         open, done = view.turns.open(), view.outline.done
         for record in ledger.rounds(max(0, done - oldest), done) if open else ():
-            asked, times = record.asked, record.asked_at
-            if isinstance(asked, UnsetType) or isinstance(times, UnsetType):
+            if not isinstance(record, TimedRound) or isinstance(record.asked, UnsetType):
                 continue
-            pairs = zip(asked, times, strict=True)
+            pairs = zip(record.asked, record.asked_at, strict=True)
             self._by_round[record.round] = {c: at for c, at in pairs if open.get(c) == record.round}
 
     def ask(self, round: int, server: Server, clients: Clients) -> None:

@@ -41,7 +41,7 @@ from fedzero.rounds.losses import beyond as beyond_others
 from fedzero.rounds.present import Present
 from fedzero.rounds.schedule import Schedule, StepSoFar, Synchronous, check_several_steps
 from fedzero.rounds.tally import Admitted, RoundInProgress
-from fedzero.rounds.timing import Timing
+from fedzero.rounds.timing import Timing, timed
 from fedzero.rounds.tracker import ClientTracker
 
 NOT_NEEDED = "was not waited for"
@@ -130,7 +130,6 @@ class Server:
         replies, ended, drawn = tally.replies, tally.ended, sorted(tally.drawn)
         as_drawn = ended == set(drawn)
         asked = UNSET if as_drawn else tuple(sorted(set(drawn)))
-        timed = isinstance(clients, Timed)
         encoded = None if update is None else encode_update(update)
         closings = (
             {} if encoded is None or not self.federation.sync else dict.fromkeys(replies, encode_close(round, encoded))
@@ -152,9 +151,9 @@ class Server:
             queried=() if self.meter is None else self.meter.log.queried(round),
             bounded=tuple(sorted((tally.bounded & replies.keys()) | set(strange))) or UNSET,
             asked=asked,
-            time=self.timing.now(clients) if timed else UNSET,
-            asked_at=tuple(self.timing.since[client] for client in asked) if timed and asked else UNSET,
         )
+        if isinstance(clients, Timed):
+            record = timed(record, clients.now, self.timing.since)
         if self.chain.hides_clients:
             record = without_clients(record, self.plan, self.delivery.instructions(round, [0]).size(0))
         if reason := stopped(record):

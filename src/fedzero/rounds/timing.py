@@ -4,9 +4,19 @@ those of the server's own clock."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import UnsetType
+
+from fedzero.ledger.records import Round, TimedRound
 from fedzero.protocol.engine import FOREVER, Clients, Event, Timed
+
+
+def timed(record: Round, now: float, since: Mapping[int, float]) -> TimedRound:
+    """A round with its simulated time, and with those of its questions."""
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    asked = () if isinstance(record.asked, UnsetType) else record.asked
+    return TimedRound(**fields, time=now, asked_at=tuple(since[client] for client in asked))
 
 
 class Timing:

@@ -18,7 +18,7 @@ from fedzero.callbacks import Verdict
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.folder import folder_of
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import End, Evaluation, Extended, Round, spent_of
+from fedzero.ledger.records import End, Evaluation, Extended, Round, spent_of, time_of
 from fedzero.ledger.store import ledger_in
 from fedzero.lines import fitting, print_line, visible
 from fedzero.oracles.blackbox import ESTIMATED
@@ -76,8 +76,8 @@ class Totals:
         self.loss = record.loss if record.loss is not None else self.loss
         if (spent := spent_of(record)) is not None:
             self.spent = spent[0]
-        if not isinstance(record.time, UnsetType):
-            self.time = record.time
+        if (simulated := time_of(record)) is not None:
+            self.time = simulated
             self.age = self._ages.mean(record)
 
     @property
