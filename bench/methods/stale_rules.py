@@ -33,12 +33,13 @@ SCHEDULES: dict[str, tuple[int, dict[str, Any] | None]] = {
     "K = 2": (2, {"kind": "buffered", "buffer": 2, "oldest": 100}),
 }
 """Reports of a step, and the schedule."""
+RATES = (0.002, 0.004, 0.008, 0.016)
 RULES: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
-    "sgd": ((0.002, 0.004, 0.008), {}),
-    "momentum 0.9": ((0.0002, 0.0004, 0.0008), {"optimizer": {"kind": "momentum", "beta": 0.9}}),
-    "momentum 0.5": ((0.001, 0.002, 0.004), {"optimizer": {"kind": "momentum", "beta": 0.5}}),
-    "adam": ((0.02, 0.05, 0.1), {"optimizer": {"kind": "adam"}}),
-    "average 20": ((0.002, 0.004, 0.008), {"average": 20}),
+    "sgd": (RATES, {}),
+    "momentum 0.9": (RATES, {"optimizer": {"kind": "momentum", "beta": 0.9}}),
+    "momentum 0.5": (RATES, {"optimizer": {"kind": "momentum", "beta": 0.5}}),
+    "adam": ((0.01, 0.02, 0.05, 0.1), {"optimizer": {"kind": "adam"}}),
+    "average 20": (RATES, {"average": 20}),
 }
 """Rates, and keys of the method."""
 
