@@ -80,7 +80,7 @@ def generate(run: Path, count: int) -> None:
     keys = [Ed25519PrivateKey.generate() for _ in range(count)]
     ticket = registry.ticket(count)
     for key in keys:
-        registry.enrol(ticket, 1, key.public_key().public_bytes_raw(), count)
+        registry.enrol(ticket, 1, key.public_key().public_bytes_raw(), range(count))
     while not registry.url:
         time.sleep(0.1)
     url = registry.url.replace("http", "ws", 1) + "/fedzero/1/socket"

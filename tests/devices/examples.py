@@ -14,7 +14,7 @@ from fedzero_client import signing
 
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices import statements
-from fedzero.engines.devices.plan import DevicePlan, PlannedMethod, PlannedTask, PlannedTensor, encode
+from fedzero.engines.devices.plan import DevicePlan, PlannedMethod, PlannedPrivacy, PlannedTask, PlannedTensor, encode
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.protocol.messages import Reply, encode_reply, encode_work
 
@@ -47,6 +47,7 @@ def examples() -> dict[str, bytes]:
         "Proof": m.encode(m.Proof(signing.sign(SEED, proof))),
         "a plan": PLAN,
         "SHA-256 of the plan": sha256(PLAN).digest(),
+        "the element privacy of a plan of version 2": encode(PlannedPrivacy(1, 1, 2, 1.0, 2.0**20, 2.0, 0.03125)),
         "the body of an Order": ORDER,
         "what Order signs": order,
         "Order": m.encode(m.Order(1, 0, 0, ORDER, signing.sign(SEED, order))),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +87,28 @@ def test_keys_of_small_order_are_all_of_them() -> None:
 def test_directions_are_those_of_the_stream(columns: int) -> None:
     shape = (40, columns) if columns else (5000,)
     params = Params({"a": torch.zeros(3), "x": torch.zeros(shape)})
-    for domain in (Domain.RADEMACHER, Domain.RANK1):
+    for domain in (Domain.GAUSSIAN, Domain.RADEMACHER, Domain.RANK1):
         right = params.direction(domain, 2**63 + 12345)[3:].numpy()
-        assert np.array_equal(stream.direction(int(domain), 2**63 + 12345, 1, shape), right)
+        assert stream.direction(int(domain), 2**63 + 12345, 1, shape).tobytes() == right.tobytes()
+
+
+def test_the_gaussian_stream_is_that_of_the_page() -> None:
+    """NumPy's float32 sums, products and roots are all that it takes: the digests and pairs of docs/directions.md."""
+    page = (Path(__file__).parents[2] / "docs" / "directions.md").read_text(encoding="utf-8")
+    vectors = re.findall(r"\| gaussian \| `(\w{16})` \| (4097|2²⁰) \| `(\w{64})`", page)
+    assert len(vectors) == 5
+    for key, size, digest in vectors:
+        z = stream.gaussian.__wrapped__(int(key, 16), 0, 4097 if size == "4097" else 1 << 20)
+        assert sha256(z.astype("<f4").tobytes()).hexdigest() == digest
+    pairs = re.findall(r"\| `(\w{8})` \| `(\w{8})` \| `(\w{8}) (\w{8})` \|", page)
+    assert len(pairs) >= 6
+    for a, b, *expected in pairs:
+        words = (np.array([int(word, 16)], np.uint32) for word in (a, b))
+        assert [hex8(z) for z in stream.pairs(*words)] == expected
+
+
+def hex8(number: np.ndarray) -> str:
+    return f"{int(number.view(np.uint32)[0]):08x}"
 
 
 def by_hand(root: bytes, round: int, step: int, place: int, n: int, b: int) -> list[int]:
@@ -124,6 +145,7 @@ def test_every_row_is_drawn_equally_often() -> None:
 
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
+    {"distribution": "gaussian", "local_steps": 2},
     {"distribution": "rank1", "local_steps": 2, "difference": "central"},
     {"optimizer": {"kind": "momentum", "beta": 0.8}, "rate": {"kind": "inverse-sqrt", "start": 0.3}},
 )
@@ -168,7 +190,7 @@ def test_the_loss_is_that_of_the_servers_module(tmp_path: Path) -> None:
 
 
 REFUSED: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
-    ({"distribution": "gaussian"}, {}, "'gaussian' directions"),
+    ({"distribution": "unit-sphere"}, {}, "'unit-sphere' directions"),
     ({"difference": "mean"}, {}, "'mean' differences"),
     ({"optimizer": {"kind": "adam"}}, {}, "'adam'"),
     ({"step": "rms"}, {}, "'weighting'"),
@@ -216,6 +238,13 @@ def test_rows_that_do_not_fit_are_refused_by_the_device(tmp_path: Path) -> None:
 def test_a_plan_of_any_bytes_is_refused_in_a_sentence(data: bytes) -> None:
     with pytest.raises(ClientError):
         device_plan.read(data)
+
+
+def test_directions_that_a_device_lacks_are_named_before_it_sends_anything(tmp_path: Path) -> None:
+    plan = packing.unpack(plans.encode(plans.plan_of(made(recipe_of(tmp_path), tmp_path))))
+    plan[7][0] = 3
+    with pytest.raises(ClientError, match="directions of kind 3, which is not in this client's profile"):
+        device_plan.read(packing.pack(plan))
 
 
 def test_the_first_model_needs_no_gaussian_stream(tmp_path: Path) -> None:

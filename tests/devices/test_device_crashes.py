@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -16,7 +18,9 @@ import pytest
 import tomli_w
 
 from devices.fleet import address_of, device, head_of, recipe_of, ticket_of, without_gateway
+from devices.test_private_devices import private
 from fedzero.ledger.folder import LEDGER
+from fedzero.recipe.recipe import Recipe
 from ledgers import rounds_of
 
 ENDLESS = 120.0
@@ -43,10 +47,34 @@ def _reached(run: Path, rounds: int) -> None:
     raise AssertionError(f"{run} did not reach round {rounds}")
 
 
+ENGINE = {"deadline": ENDLESS, "grace": ENDLESS}
+
+
 @pytest.mark.slow
 def test_a_device_and_the_server_are_killed(tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, {"listen": f"127.0.0.1:{_free()}", "deadline": ENDLESS, "grace": ENDLESS})
+    recipe = recipe_of(tmp_path, {"listen": f"127.0.0.1:{_free()}", **ENGINE})
     recipe = msgspec.structs.replace(recipe, rounds=150, evaluate_every=50)
+    _killed(recipe, tmp_path)
+    assert [record.cohort for record in rounds_of(tmp_path / "run")] == [(0, 1, 2)] * 150
+    assert [record.refused for record in rounds_of(tmp_path / "run") if record.refused] == []
+    without_gateway(recipe, tmp_path / "right")
+    assert head_of(tmp_path / "run") == head_of(tmp_path / "right")
+
+
+@pytest.mark.slow
+def test_with_privacy_no_turn_is_computed_twice(tmp_path: Path) -> None:
+    """Each device has paid for each round once, whatever was killed."""
+    recipe = private(tmp_path, {"listen": f"127.0.0.1:{_free()}", **ENGINE})
+    _killed(msgspec.structs.replace(recipe, rounds=150, evaluate_every=50), tmp_path)
+    assert all(record.update and not record.cohort for record in rounds_of(tmp_path / "run"))
+    for place in range(3):
+        with closing(sqlite3.connect(tmp_path / f"device-{place}" / "privacy.db")) as journal:
+            rounds = journal.execute("SELECT round, attempt FROM turns ORDER BY round").fetchall()
+        assert rounds == [(round, 0) for round in range(150)]
+
+
+def _killed(recipe: Recipe, tmp_path: Path) -> None:
+    """Play a run of three devices while one of them and the server are killed, twice each."""
     file, run = tmp_path / "recipe.toml", tmp_path / "run"
     file.write_text(tomli_w.dumps(_plain(msgspec.to_builtins(recipe))))
     registry, ticket = ticket_of(run)
@@ -84,10 +112,6 @@ def test_a_device_and_the_server_are_killed(tmp_path: Path) -> None:
                 process.kill()
             process.wait()
         registry.close()
-    assert [record.cohort for record in rounds_of(run)] == [(0, 1, 2)] * 150
-    assert [record.refused for record in rounds_of(run) if record.refused] == []
-    without_gateway(recipe, tmp_path / "right")
-    assert head_of(run) == head_of(tmp_path / "right")
 
 
 def _plain(value: object) -> object:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from devices.fleet import CLIENT, fleet, head_of, made, recipe_of, without_gateway
+from fedzero.cli.federation import _for_devices
+from fedzero.engines.devices import Devices
 from fedzero.errors import FedzeroError
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from ledgers import first_bad_round, rounds_of
+from outcome import Outcome
 
 
 def test_three_devices_make_the_ledger_of_the_same_run_without_a_gateway(tmp_path: Path) -> None:
@@ -89,6 +93,33 @@ def test_gateways_that_cannot_be_are_refused_before_a_run_begins(
     with pytest.raises(FedzeroError, match=why):
         session.start(recipe_of(tmp_path, engine), tmp_path / "run", Environment(), Silent())
     assert not (tmp_path / "run" / "ledger.db").exists()
+
+
+def test_serve_opens_a_gateway_and_goes_on_with_what_is_there(fedzero: Callable[..., Outcome], tmp_path: Path) -> None:
+    """The same command again finds that the run has ended."""
+    (tmp_path / "recipe.toml").write_text(recipes.to_toml(recipe_of(tmp_path)))
+    run = tmp_path / "school" / "runs" / "fleet"
+    command = ["serve", tmp_path / "school", tmp_path / "recipe.toml", "--devices", "--json"]
+    with fleet(run, tmp_path) as processes:
+        assert fedzero(*command).code == 0
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    without_gateway(recipe_of(tmp_path), tmp_path / "right")
+    assert head_of(run) == head_of(tmp_path / "right")
+    assert fedzero(*command).code == 0 and len(rounds_of(run)) == 8
+
+
+def test_serve_for_devices_takes_a_gateway_where_the_recipe_names_no_engine(tmp_path: Path) -> None:
+    local = recipes.with_engine(recipe_of(tmp_path), "local")
+    for recipe, listen in ((recipe_of(tmp_path), "127.0.0.1:0"), (local, "127.0.0.1:8470")):
+        (tmp_path / "recipe.toml").write_text(recipes.to_toml(recipe))
+        found, folder = _for_devices(tmp_path / "p", str(tmp_path / "recipe.toml"), None, None, None, None)
+        assert isinstance(found.engine, Devices) and found.engine.listen == listen
+        assert folder == tmp_path / "p" / "runs" / "fleet"
+
+
+def test_serve_for_devices_needs_a_recipe(fedzero: Callable[..., Outcome], tmp_path: Path) -> None:
+    done = fedzero("serve", tmp_path, "--devices")
+    assert done.code == 2 and "--devices serves one run: name its recipe" in done.err
 
 
 def test_rows_are_not_on_the_server(tmp_path: Path) -> None:

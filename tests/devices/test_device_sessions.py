@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,17 +34,18 @@ from fedzero.engines.devices.registry import Registry
 from fedzero.engines.devices.session import Asked, Session, State
 from fedzero.errors import FedzeroError
 from fedzero.protocol.messages import decode_reply, encode_work
+from fedzero.recipe.recipe import Recipe
 from fuzz.mutating import mutated
 
 PLACES = 3
 
 
 class House:
-    """A hub, and devices that speak to it. clock: seconds, for limits of frames."""
+    """A hub, and devices that speak to it. clock: seconds, for limits of frames. recipe: None for the usual one."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, recipe: Recipe | None = None):
         self.folder = folder
-        setup = made(recipe_of(folder), folder)
+        setup = made(recipe or recipe_of(folder), folder)
         self.registry = Registry(folder)
         self.hub = Hub(self.registry, plans.encode(plans.plan_of(setup)), PLACES, 20, 100)
         self.ticket = self.registry.ticket(PLACES + 1)
@@ -55,9 +57,9 @@ class House:
         self.hub._addresses["here"] += 1
         return found
 
-    def device(self, name: str = "one", ticket: bytes | None = None) -> Device:
+    def device(self, name: str = "one", ticket: bytes | None = None, **given_by_owner: Any) -> Device:
         given = Ticket("http://here", self.hub.run, ticket or self.ticket, self.hub.signer.fingerprint)
-        return Device(given, Store(self.folder / name), Rows(*data_of(0)))
+        return Device(given, Store(self.folder / name), Rows(*data_of(0)), **given_by_owner)
 
     def joined(self, device: Device) -> Session:
         """A session of the device that goes on until nobody has anything to say."""

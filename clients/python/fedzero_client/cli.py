@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedzero_client import __version__
+from fedzero_client.budget import FILE, READERS, SERVER, Journal, Limit
 from fedzero_client.errors import Broken, ClientError
 from fedzero_client.packing import pack
 from fedzero_client.polling import Polling
@@ -59,6 +60,24 @@ def _connected(session: Session, way: str) -> None:
         connection.close()
 
 
+def _add_privacy(join: argparse.ArgumentParser) -> None:
+    join.add_argument("--epsilon", type=_positive, help="The most privacy budget of all turns; refused beyond it.")
+    join.add_argument(
+        "--against",
+        choices=(READERS, SERVER),
+        default=READERS,
+        help="Whom the figure is about; 'server' refuses runs whose server adds the noise.",
+    )
+    join.add_argument("--journal", type=Path, help="A file that counts all runs on the same data; one of the folder.")
+
+
+def _positive(text: str) -> float:
+    found = float(text)
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError("a number above 0")
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fedzero-client", description="A device of a federated run.")
     parser.add_argument("--version", action="version", version=__version__)
@@ -70,12 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--folder", type=Path, default=Path("fedzero-device"), help="Key, answers and model of the device."
     )
     join.add_argument("--way", choices=sorted(WAYS), default="socket", help="A web socket, or polling.")
+    _add_privacy(join)
     given = parser.parse_args(arguments)
     try:
-        store = Store(given.folder)
+        store, limit = Store(given.folder), Limit(given.epsilon, given.against)
+        journal = Journal(given.journal or given.folder / FILE, limit)
         try:
-            take_part(Session(Ticket.of(given.ticket), store, Rows.of(given.data), say), given.way)
+            take_part(Session(Ticket.of(given.ticket), store, Rows.of(given.data), say, limit, journal), given.way)
         finally:
+            journal.close()
             store.close()
     except ClientError as reason:
         say(str(reason))

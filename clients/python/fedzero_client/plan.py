@@ -10,8 +10,11 @@ from typing import Any
 
 from fedzero_client.errors import Broken, ClientError
 from fedzero_client.packing import unpack
-from fedzero_client.stream import RADEMACHER, RANK1
+from fedzero_client.privacy import Privacy
+from fedzero_client.stream import GAUSSIAN, RADEMACHER, RANK1
 
+PLAIN, PRIVATE = 1, 2
+"""Versions of the plan."""
 SGD, MOMENTUM = 0, 1
 FORWARD, CENTRAL = 1, 2
 BATCHES, ALL = 1, 2
@@ -67,6 +70,7 @@ class Plan:
     tensors: tuple[Tensor, ...]
     method: Method
     task: Task
+    privacy: Privacy | None = None
 
     @property
     def size(self) -> int:
@@ -76,14 +80,17 @@ class Plan:
 def read(data: bytes) -> Plan:
     """A plan; raises `ClientError` for one that this client cannot follow."""
     try:
-        version, stream, name, root, places, rounds, tensors, method, task = unpack(data)[:9]
-        if (version, stream) != (1, 1):
+        version, stream, name, root, places, rounds, tensors, method, task, *more = unpack(data)[:10]
+        if version not in (PLAIN, PRIVATE) or stream != 1:
             raise ClientError(
                 f"the run has version {version} of the plan and {stream} of the stream: get a newer client"
             )
         found = tuple(_tensor(*each[:4]) for each in tensors)
-        plan = Plan(name, root, places, rounds, found, _method(*method[:11]), _task(*task[:7]))
-    except (TypeError, ValueError, Broken) as error:
+        privacy = Privacy(*more[0][:7]) if version == PRIVATE else None
+        plan = Plan(name, root, places, rounds, found, _method(*method[:11]), _task(*task[:7]), privacy)
+        if privacy is not None:
+            privacy.check(places, plan.method.steps * plan.method.directions)
+    except (TypeError, ValueError, IndexError, Broken) as error:
         raise ClientError(f"the plan of the run cannot be read: {error}") from error
     _check(plan)
     return plan
@@ -113,7 +120,7 @@ def _check(plan: Plan) -> None:
         (sizes["root"] != 32, "a root of another length"),
         (sizes["numbers"] > LARGEST, f"a model of {plan.size:,} numbers"),
         ([t.shape for t in plan.tensors] != shapes, "tensors that are not those of a perceptron"),
-        (method.distribution not in (RADEMACHER, RANK1), f"directions of kind {method.distribution}"),
+        (method.distribution not in (GAUSSIAN, RADEMACHER, RANK1), f"directions of kind {method.distribution}"),
         (method.rule not in (SGD, MOMENTUM), f"the rule {method.rule}"),
         (method.rule == MOMENTUM and len(method.hypers) != 2, "a momentum without its two numbers"),
         (method.difference not in (FORWARD, CENTRAL), f"differences of kind {method.difference}"),

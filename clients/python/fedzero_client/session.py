@@ -16,23 +16,26 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fedzero_client import plan, signing
+from fedzero_client.budget import FILE, Journal, Limit, epsilon_of
 from fedzero_client.errors import Broken, ClientError
 from fedzero_client.model import Model
 from fedzero_client.packing import pack, unpack
+from fedzero_client.privacy import CENTRAL, Entropy, Privacy
 from fedzero_client.statements import answer, numbers, statement
-from fedzero_client.store import Store
+from fedzero_client.store import KEPT, Store
 from fedzero_client.turn import Rows, Worker
 
 VERSION, ED25519 = 1, 1
 ENROL, HELLO, PROOF, ANSWER, REFUSAL, READY, FETCH, BEAT, LEAVE = range(1, 10)
 ENROLLED, CHALLENGE, WELCOME, ORDER, UPDATES, CHECKPOINT, PIECE, WAIT, ERROR, FINISH = range(16, 26)
-ANOTHER_ORDER, UNTRUE, FAILED = 1, 2, 5
+ANOTHER_ORDER, UNTRUE, FAILED, SPENT = 1, 2, 5, 6
 """Codes of a refusal."""
 TICKET, FULL, PLACE, REVOKED, WRONG, RUN, VERSIONS = 3, 4, 5, 6, 7, 14, 2
 HOPELESS = {VERSIONS, TICKET, FULL, PLACE, REVOKED, WRONG, RUN}
 """Errors after which another attempt ends in the same way."""
 LASTING = {9, 10, 12}
 """Errors after which the session goes on."""
+FOR_EVER = 1 << 62
 WRITE_EVERY = 10
 """Rounds between two models on disk."""
 
@@ -57,10 +60,21 @@ class Ticket:
 
 
 class Session:
-    """tell: is told what people should know. A session outlasts connections."""
+    """tell: is told what people should know. limit: what the owner allows; journal: of the turns with privacy, None: in
+    the folder of the store. entropy: random bytes that nobody else knows. A session outlasts connections."""
 
-    def __init__(self, ticket: Ticket, store: Store, rows: Rows, tell: Callable[[str], None] = lambda text: None):
+    def __init__(
+        self,
+        ticket: Ticket,
+        store: Store,
+        rows: Rows,
+        tell: Callable[[str], None] = lambda text: None,
+        limit: Limit = Limit(),  # noqa: B008 - frozen
+        journal: Journal | None = None,
+        entropy: Entropy = os.urandom,
+    ):
         self.ticket, self.store, self.rows, self.tell = ticket, store, rows, tell
+        self.limit, self._journal, self._entropy = limit, journal, entropy
         self.seed, self.public = store.seed, signing.public_of(store.seed)
         self.place: int | None = None
         self.gateway = b""
@@ -94,9 +108,35 @@ class Session:
 
     def _follow(self, data: bytes) -> None:
         assert self.place is not None
-        self.plan = plan.read(data)
-        self.model, self._worker = Model(self.plan), Worker(self.plan, self.rows, self.place)
+        found, before = plan.read(data), self.plan
+        self.limit.expect(found.privacy)
+        if found.privacy is None and before is not None and before.privacy is not None:
+            raise ClientError("the run had privacy and has none any more: nothing was sent")
+        if found.privacy is not None:
+            self._begin_private(found, found.privacy)
+        self.plan = found
+        self.model, self._worker = Model(found), Worker(found, self.rows, self.place, self._entropy)
         self._usable = False
+
+    def _begin_private(self, found: plan.Plan, privacy: Privacy) -> None:
+        """Refuse a run with privacy that this device cannot keep; tell what it promises."""
+        try:
+            self._entropy(1)
+        except (OSError, NotImplementedError):
+            raise ClientError("this device has no source of random numbers, so it has no privacy") from None
+        if self._journal is None:
+            self._journal = Journal(self.store.folder / FILE, self.limit)
+        if why := self._journal.full(privacy):
+            raise ClientError(f"no turn of this run is left: {why}")
+        every = epsilon_of(found.rounds / privacy.sigma**2, privacy.delta, privacy.noise == CENTRAL)
+        server = "the server adds the noise, and no figure holds against it"
+        server = (
+            server if privacy.noise == CENTRAL else "this device adds the noise, so the same figure holds against it"
+        )
+        self.tell(
+            f"privacy: a turn in each of {found.rounds} rounds is ε = {every:.4g} (δ = {privacy.delta:g}) against "
+            f"readers of the model; {server}; spent so far: ε = {self._journal.spent(privacy):.4g}"
+        )
 
     # ---- signatures
 
@@ -206,12 +246,24 @@ class Session:
         self.model.round = round
         self._write()
         if before is None:
+            if why := self._reserved((round, exchange, attempt), body):
+                self.finished = True
+                return [self._refusal(round, exchange, attempt, SPENT, why), pack([LEAVE])]
             reply = self._worker.reply(self.model, round, exchange, rates.at(round))
             signed = self._signed(answer(self.ticket.run, self.place or 0, numbered, body, reply))
-            self.store.keep(round, exchange, attempt, body, reply, signed)
+            most = KEPT if self.plan.privacy is None else FOR_EVER  # what was drawn is never drawn again
+            self.store.keep(round, exchange, attempt, body, reply, signed, most)
             self.answered += 1
             before = b"", reply, signed
         return [pack([ANSWER, round, exchange, attempt, before[1], before[2]])]
+
+    def _reserved(self, turn: tuple[int, int, int], body: bytes) -> str:
+        """Count a turn with privacy before it is computed; the reason why it is beyond the owner's limit."""
+        if self.plan is None or self.plan.privacy is None:
+            return ""
+        assert self._journal is not None
+        asked = sha256(body).digest()
+        return self._journal.reserve(self.ticket.run, self.place or 0, turn, asked, self.plan.privacy)
 
     def _refusal(self, round: int, exchange: int, attempt: int, code: int, text: str) -> bytes:
         self.tell(f"refused the order of round {round}: {text}")

@@ -15,7 +15,7 @@ from fedzero_client.errors import ClientError
 
 FILE = "device.db"
 KEPT = 64
-"""Answers that are kept."""
+"""Rounds whose answers are kept."""
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT",
     "CREATE TABLE IF NOT EXISTS answers (round INTEGER, exchange INTEGER, attempt INTEGER, asked BLOB NOT NULL,"
@@ -72,11 +72,13 @@ class Store:
         found: tuple[bytes, bytes, bytes] | None = self._db.execute(clause, (round, exchange, attempt)).fetchone()
         return found
 
-    def keep(self, round: int, exchange: int, attempt: int, order: bytes, body: bytes, signature: bytes) -> None:
+    def keep(
+        self, round: int, exchange: int, attempt: int, order: bytes, body: bytes, signature: bytes, most: int = KEPT
+    ) -> None:
         row = round, exchange, attempt, sha256(order).digest(), body, signature
         self._db.execute("BEGIN")
         self._db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", row)
-        self._db.execute("DELETE FROM answers WHERE round < ?", (round - KEPT,))
+        self._db.execute("DELETE FROM answers WHERE round < ?", (round - most,))
         self._db.execute("COMMIT")
 
     def model(self) -> tuple[int, bytes, bytes] | None:

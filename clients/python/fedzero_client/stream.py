@@ -9,10 +9,19 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-RADEMACHER, RANK1, COLUMNS, BATCH = 2, 4, 5, 6
+GAUSSIAN, RADEMACHER, RANK1, COLUMNS, BATCH = 1, 2, 4, 5, 6
 SHARED = -1
 F32 = NDArray[np.float32]
 LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+def _constants(*bits: int) -> list[np.float32]:
+    return list(np.array(bits, np.uint32).view(np.float32))
+
+
+LOG2 = _constants(0x3FB8AA46, 0xBF38AB8E, 0x3EF61796, 0xBEB7E712, 0x3E971750, 0xBE8ABD92, 0x3E346531)
+SIN = _constants(0x3FECBB64, 0xBF42A7D7, 0x3DBBF9CC)
+COS = _constants(0x3F96B55F, 0xBFB9EDB9, 0x3E98E0BC, 0xBCC4D877)
 
 
 def derived(root: bytes, purpose: str, *numbers: int) -> int:
@@ -47,6 +56,39 @@ def rademacher(key: int, ordinal: int, count: int) -> F32:
     return _signs(bits[:count])
 
 
+def _polynomial(constants: list[np.float32], t: F32) -> F32:
+    """Horner's scheme; every operation is rounded by itself."""
+    found = np.full_like(t, constants[-1])
+    for constant in constants[-2::-1]:
+        found = found * t + constant
+    return found
+
+
+def pairs(a: NDArray[np.uint32], b: NDArray[np.uint32]) -> tuple[F32, F32]:
+    """Box and Muller's transform of two words. Additions, products and square roots of float32 alone, which IEEE 754
+    rounds correctly everywhere."""
+    n = (a | np.uint32(1)).astype(np.float32).view(np.int32) - np.int32(0x4F3504F3)
+    k, mantissa = n >> np.int32(23), (n & np.int32(0x7FFFFF)) + np.int32(0x3F3504F3)
+    t = mantissa.view(np.float32) - np.float32(1)
+    r = np.sqrt((-k).astype(np.float32) - t * _polynomial(LOG2, t))
+    x = ((b & np.uint32(0x7FFFFF)) | np.uint32(0x3F800000)).view(np.float32) - np.float32(1.5)
+    y = x * x
+    sine, cosine = _polynomial(SIN, y) * x * r, _polynomial(COS, y) * r
+    cosine = (cosine.view(np.uint32) ^ (b & np.uint32(0x80000000))).view(np.float32)
+    swap = (b & np.uint32(0x40000000)) != 0
+    return np.where(swap, sine, cosine), np.where(swap, cosine, sine)
+
+
+@lru_cache(maxsize=256)
+def gaussian(key: int, ordinal: int, count: int) -> F32:
+    """z of a tensor with `count` coordinates."""
+    groups = -(-count // 128)
+    words = blocks(key, GAUSSIAN, ordinal, 32 * groups)
+    four = np.stack([*pairs(words[:, 0], words[:, 1]), *pairs(words[:, 2], words[:, 3])], axis=1)
+    found: F32 = four.reshape(groups, 32, 4).transpose(0, 2, 1).reshape(-1)[:count]
+    return found
+
+
 def _factor(key: int, domain: int, ordinal: int, count: int) -> F32:
     octets = blocks(key, domain, ordinal, -(-count // 128)).astype("<u4").view(np.uint8)
     return _signs(np.unpackbits(octets.reshape(-1), bitorder="little")[:count])
@@ -62,6 +104,8 @@ def rank_one(key: int, ordinal: int, rows: int, columns: int) -> F32:
 def direction(distribution: int, key: int, ordinal: int, shape: tuple[int, ...]) -> F32:
     """z(key) of a tensor of a model, flat."""
     count = int(np.prod(shape, dtype=np.int64))
+    if distribution == GAUSSIAN:
+        return gaussian(key, ordinal, count)
     if distribution == RANK1 and len(shape) > 1:
         return rank_one(key, ordinal, shape[0], count // shape[0])
     return rademacher(key, ordinal, count)

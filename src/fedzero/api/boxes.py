@@ -39,9 +39,10 @@ def command(*argv: str) -> CommandBox:
     return CommandBox(argv=argv)
 
 
-def http(url: str) -> HttpBox:
-    """A service that answers POST {"x": [...]} with a number."""
-    return HttpBox(url=url)
+def http(url: str, float32: bool = False) -> HttpBox:
+    """A service that answers POST {"x": [...]} with a number. float32: x is rounded to float32, and sent as {"x32":
+    base64} where the service reads that (docs/blackbox.md)."""
+    return HttpBox(url=url, float32=True) if float32 else HttpBox(url=url)
 
 
 Box = Callable[[NDArray[np.float64]], Any] | Function | Batched | AnyBox

@@ -20,6 +20,7 @@ from fedzero.ledger.folder import folder_of
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import End, Evaluation, Round, metrics_of, readers_of, time_of
 from fedzero.ledger.store import ledger_in
+from fedzero.ledger.traffic import Traffic
 from fedzero.lines import LONGEST_SAID, printable, said_of
 from fedzero.loggers import reporters
 from fedzero.recipe.recipe import Recipe
@@ -79,6 +80,10 @@ class Watching:
         verdicts = [self._asked(each, name, info) for each in self._callbacks]
         stops = [verdict for verdict in verdicts if isinstance(verdict, Stop)]
         return stops[0] if stops else next((verdict for verdict in verdicts if verdict), None)
+
+    def traffic(self, total: Traffic) -> None:
+        if (tell := getattr(self.shown, "traffic", None)) is not None:  # what a caller gives may not have it
+            tell(total)
 
     def round(self, record: Round) -> None:
         info = self._of(record)

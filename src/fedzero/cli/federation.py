@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,6 +128,9 @@ def serve(
     deadline: Deadline = 60.0,
     minimum: Minimum = 1,
     patience: Patience = 30.0,
+    devices: Annotated[
+        bool, typer.Option("--devices", help="Serve the run to devices, by a gateway in this process, and to no sites.")
+    ] = False,
     task: options.OwnTask = None,
     overwrite: options.Overwrite = False,
     web: options.Web = False,
@@ -140,8 +144,17 @@ def serve(
     stops it. Without a recipe it keeps running and processes what `fedzero submit` adds to its queue. With --rounds a
     run that is there is extended; sites that approve of recipes are asked for the one with these rounds.
 
+    With --devices the clients are devices (docs/devices.md): the gateway is the recipe's `engine`, or one at its
+    defaults. The project may be any folder, and needs no kits.
+
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
+    if devices:
+        wanted, place = _for_devices(project, recipe, out_, set_, rounds, seed)
+        shown, again = watch_of(place, report_to), f"serve {project} {recipe} --devices --out"
+        how = environment_of(data, None), shown, overwrite, web_at or web, growth_of(rounds), again
+        finish(_serve_devices(wanted, place, *how), place, as_json)
+        return
     from fedzero.deploy.flare import address
     from fedzero.deploy.flare.project import Project
 
@@ -166,6 +179,48 @@ def serve(
     watch, said = watch_of(folder, report_to, serving=True), growth_of(rounds)
     summary = _serve_run(project, loaded, folder, environment, policy, overwrite, web_at or web, watch, said)
     finish(summary, folder, as_json)
+
+
+def _for_devices(
+    project: Path,
+    recipe: str | None,
+    out: Path | None,
+    changes: Sequence[str] | None,
+    rounds: int | None,
+    seed: int | None,
+) -> tuple[Recipe, Path]:
+    """The recipe of a run whose clients are devices, and its folder."""
+    from fedzero import plugins
+    from fedzero.recipe import recipe as recipes
+
+    if recipe is None:
+        raise FedzeroError("--devices serves one run: name its recipe, which says how devices reach the gateway")
+    found = recipes.load(recipe, changes, rounds=rounds, seed=seed)
+    if plugins.tag_of(type(found.engine)) != "devices":
+        found = recipes.with_engine(found, "devices")
+    return found, out or project / "runs" / found.name
+
+
+def _serve_devices(
+    recipe: Recipe,
+    folder: Path,
+    environment: Environment,
+    watch: Watch,
+    overwrite: bool,
+    web: bool | str,
+    said: Growth,
+    again: str,
+) -> Summary:
+    """One run with a gateway, new or resumed, with its page beside it."""
+    from fedzero.ledger.folder import LEDGER
+    from fedzero.runs import growing, session
+    from fedzero.web import serving_if
+
+    with interruptible(folder, again), serving_if(folder, web, say):
+        if (folder / LEDGER).exists() and not overwrite:
+            growth = growing.asked(folder, recipe, said)
+            return session.resume(folder, environment, watch, True, recipe.engine, growth)
+        return session.start(recipe, folder, environment, watch, overwrite)
 
 
 def _serve_queue(project: Path, environment: Environment, policy: WaitPolicy) -> None:

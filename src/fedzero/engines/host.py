@@ -15,13 +15,14 @@ an engine with clients elsewhere (on workers) brings their replicas to the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from msgspec import UNSET, structs
 
+from fedzero.callbacks import ignore
 from fedzero.engines.gathering import Hosting
 from fedzero.engines.local import Before, Local, LocalClients, unanswered
 from fedzero.engines.memories import Forgetful, Notes, Remembered
@@ -48,7 +49,8 @@ class Host:
     are; None: in this process, one after the other. notes: where memories outlast the process. before: answers that
     have left already, or the folder that keeps them; they are repeated without new private randomness. queries: the log
     of black boxes. drawn: the private source of batches for clients in this process; None: the run's keys. hosting: the
-    host's half of the run's gathering. hidden: whose turns nobody may see."""
+    host's half of the run's gathering. hidden: whose turns nobody may see. here: the clients of this host; None: it
+    does not know them. warn: is told what people here should know."""
 
     def __init__(
         self,
@@ -63,7 +65,10 @@ class Host:
         drawn: PrivateBatches | None = None,
         hosting: Hosting | None = None,
         hidden: HiddenTurns | None = None,
+        here: Collection[int] | None = None,
+        warn: Callable[[str], None] = ignore,
     ):
+        self._here_are, self._warn = here, warn
         self.setup, self.replica, self.engine = setup, replica, engine
         self._drawn, self._hosting, self._hidden = drawn, hosting, hidden
         self.remembers = replica.traits.remembers or setup.chain.feedback
@@ -93,7 +98,8 @@ class Host:
         carry, count = self.replica.state.carry, recipe.federation.clients
         if count > 1 and self.replica.traits.delivery != "catch-up" and carry.part(0) != carry.part(1):
             raise Sendable(f"clients of {recipe.algorithm.name} have models of their own, which no engine here holds")
-        return engine.open(RunView(recipe, setup.plan, HostPast(self), setup, self.replica, environment))
+        seen = recipe, setup.plan, HostPast(self), setup, self.replica, environment
+        return engine.open(RunView(*seen, warn=self._warn, here=self._here_are))
 
     @property
     def recallable(self) -> bool:
@@ -189,6 +195,11 @@ class Host:
 
     def evaluate(self) -> Metrics:
         return self.setup.problem.objective.evaluate(self.replica.state.params)
+
+    def finish(self, rounds: int) -> None:
+        """The run has ended; an engine may have to tell its clients."""
+        if (told := getattr(self.clients, "finish", None)) is not None:
+            told(rounds)
 
     def close(self) -> None:
         """The run or the process ends."""

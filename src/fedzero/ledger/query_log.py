@@ -21,6 +21,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
+from fedzero.ledger import traffic
 from fedzero.ledger.database import LOG_OF_QUERIES
 from fedzero.ledger.records import Asked, Evaluation, Round
 from fedzero.ledger.store import Ledger, Tampered
@@ -53,6 +54,7 @@ class LedgerLog:
 
     def __init__(self, ledger: Ledger, clients: int):
         self._ledger, self._memory = ledger, MemoryLog()
+        self.traffic = traffic.Counter(ledger.path.parent)
         if not exists(ledger):
             with ledger.transaction() as db:
                 db.execute(LOG_OF_QUERIES)
@@ -77,6 +79,7 @@ class LedgerLog:
                 if 0 <= stale < round:
                     self._forget(db, client, stale, round)
         self._remember(rows)
+        self.traffic.note(rows)
 
     def _forget(self, db: sqlite3.Connection, client: int, stale: int, now: int) -> None:
         """The coordinates of a round that is over, but for those of the best point, which client 0's rows have."""

@@ -42,7 +42,7 @@ class Statement(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: Literal[1] = 1
     run: str
     unit: Literal["client", "example", "person"]
-    adjacency: Literal["add or remove one", "replace one"]
+    adjacency: Literal["add or remove one", "replace one", "one contributes nothing"]
     units: PositiveInt
     delta: PositiveFraction
     q: PositiveFraction

@@ -67,6 +67,9 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hosts: Annotated[int, Meta(ge=1, le=10**6)] | UnsetType = UNSET
     """hosts that draw their own units in secret and answer in every round; a federation sets it to the number of its
     sites. Without it the server draws the clients that are units"""
+    present: Literal[True] | UnsetType = UNSET
+    """who is asked depends on who is present, as with devices: ε counts every client as one that takes part in every
+    round, and the sum is divided by federation.cohort"""
     person: str | UnsetType = UNSET
     """the column that names the person, if unit = "person"; it is no feature, and no value of it is kept"""
     sigma: Annotated[float, Meta(ge=LEAST_SIGMA, le=LARGEST_SIGMA)] | UnsetType = UNSET
@@ -83,6 +86,22 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
         if (self.unit == "person") == isinstance(self.person, UnsetType):
             raise Invalid("Privacy: unit = 'person' and person = 'COLUMN' go together")
+        if self.present:
+            self._expect_no_chance()
+
+    def _expect_no_chance(self) -> None:
+        """Refuse what claims amplification, or needs hosts that answer in every round, where clients come and go."""
+        asked = "with present = true who is asked depends on who is present"
+        refusals = (
+            (self.unit != "client", f"unit = {self.unit!r}", "units are whole clients"),
+            (not isinstance(self.probability, UnsetType), "probability", f"{asked}, and no chance protects anybody"),
+            (not isinstance(self.hosts, UnsetType), "hosts", "hosts that draw in secret answer in every round"),
+            (self.sum == "secure", "sum = 'secure'", "its committee has to be there in every round"),
+            (self.noise == "distributed", "noise = 'distributed'", "it needs a secure sum: use central or local"),
+        )
+        for holds, what, why in refusals:
+            if holds:
+                raise Invalid(f"Privacy: present = true and {what} do not go together: {why}")
 
     def check(self, federation: Federation) -> None:
         """Refuse a federation that the accounting does not hold for."""
@@ -137,7 +156,9 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return replace(self, hosts=count)
 
     def q(self, federation: Federation) -> float:
-        """The probability of a unit in a step."""
+        """The probability of a unit in a step; 1 where no chance is claimed."""
+        if self.present:
+            return 1.0
         if isinstance(self.probability, UnsetType):
             return federation.cohort / federation.clients
         return self.probability
@@ -152,11 +173,17 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def asked(self, federation: Federation) -> float:
         """The expected number of clients that take part in a round."""
+        if self.present:
+            return federation.cohort
         return self.q(federation) * federation.clients if self.unit == "client" else federation.clients
 
     def answering(self, federation: Federation) -> float:
         """The expected number of clients that send a reply in a round: all, if the server does not draw them."""
         return federation.clients if self.secret else self.asked(federation)
+
+    def following(self, federation: Federation) -> int:
+        """How many clients are sent the update of a round."""
+        return federation.cohort if self.present else federation.clients
 
     def drawn(self, generator: np.random.Generator, federation: Federation) -> tuple[int, ...]:
         """The clients that the server asks in a step: each by its own coin, or all if it does not draw units."""
@@ -177,7 +204,7 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "clip": C,
             "exponent": exponent,
             "sigma": self.sigma,
-            "expected": q * self.n(federation),
+            "expected": float(federation.cohort) if self.present else q * self.n(federation),
         }
         gathering: Gathering = PlainSum(**shared, by=by, most=most)
         if self.sum == "secure":

@@ -168,7 +168,9 @@ def _check_privacy(setup: Setup) -> None:
         return
     method = setup.algorithm.name
     exchanges = len(setup.plan.cost(0).replies)
+    here = not getattr(setup.problem.shards, "engine", "")
     refusals = (
+        (here and recipe.privacy.present, "its clients are always there, so privacy.present = true says nothing"),
         (setup.problem.metered is not None, "queries of black boxes are logged one by one"),
         (exchanges > 1, f"{method} has {exchanges} exchanges a round, and each would be a release"),
         (traits.remembers, f"clients of {method} remember their turns, so a turn shows what earlier data were"),

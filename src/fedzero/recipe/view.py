@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -59,7 +59,7 @@ class RunView:
     replica: the clients' model if the engine is in this process; it is the base model while the engine is opened. None
     on a server without a model, which has no set-up either. phase: is told of the current activity; warn: is told of
     problems, in sentences. observe: is told of local steps. oldest: replies to questions of up to so many rounds before
-    may still count.
+    may still count. here: the clients that an engine at a host has; None: all of the run.
     """
 
     recipe: Recipe
@@ -72,6 +72,7 @@ class RunView:
     warn: Callable[[str], None] = ignore
     observe: Observer = ignore
     oldest: int = 0
+    here: Collection[int] | None = None
 
     def built(self) -> tuple[Setup, Replica]:
         """Set-up and replica, if the run has them in this process."""

@@ -190,7 +190,7 @@ def alone(history: History) -> tuple[Phrase, ...]:
         return (
             Phrase(f"{value_found(history)} with "),
             Phrase(f"{history.queries:,} {history.unit}", history),
-            Phrase("."),
+            Phrase(f", {human_bytes(sent)} to and from services." if (sent := history.found.traffic) else "."),
         )
     reached, after = ("reached", "with") if len(history.points) > 1 else ("is at", "after")
     if history.final_accuracy is not None:

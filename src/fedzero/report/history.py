@@ -83,6 +83,7 @@ class Found:
     by_party: tuple[tuple[int, tuple[float | None, ...]], ...] = ()
     surrogate: tuple[Slice, ...] = ()
     queried: int = 0
+    traffic: int = 0  # bytes to and from services
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ def found_by(result: Result, recipe: Recipe) -> Found:
         by_party=tuple((round, tuple(of.get(c) for c in range(clients))) for round, of in sorted(asked.items())),
         surrogate=slices(points, task.bounds, result.x),
         queried=sum(map(len, points.values())),
+        traffic=result.sent + result.received,
     )
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError, Invalid
-from fedzero.ledger import query_log, replay
-from fedzero.ledger.folder import MODEL
+from fedzero.ledger import query_log, replay, traffic
+from fedzero.ledger.folder import MODEL, folder_of
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger, ledger_in
@@ -66,8 +66,9 @@ class Result:
     near x, or that of a model of F, with its standard error as `error`; None if no box ever answered. values: f_i(x),
     one per client, None where it was not asked. start_value: F at the starting point, if it was asked. best_x,
     best_value: the smallest F at any point at which all boxes were asked. queries: attempts of all clients, retries
-    included. history: all evaluations. complete: the run was made to its end, and every party took part. reason: why
-    the run ended before `rounds`, or is not complete. failures: of every party.
+    included. sent, received: bytes to and from services (HTTP), of all clients. history: all evaluations.
+    complete: the run was made to its end, and every party took part. reason: why the run ended before `rounds`, or is
+    not complete. failures: of every party.
     """
 
     x: NDArray[np.float64]
@@ -85,6 +86,8 @@ class Result:
     complete: bool
     reason: str
     failures: tuple[Failures, ...] = ()
+    sent: int = 0
+    received: int = 0
 
     def plot_history(self, ax: Any = None) -> Any:
         """F of the models against queries, and the best so far, on axes of matplotlib."""
@@ -127,6 +130,7 @@ def result_of(folder: Path) -> Result:
     history = {e.round: Step(e.round, spent(e.round), e.metrics.loss, estimated(e)) for e in view.evaluations}
     last = history.get(max(history, default=-1))
     complete, reason = _ending(view, task, log)
+    asked = traffic.total(folder_of(folder))
     return Result(
         x=x,
         value=estimate[0] if estimate else None if last is None else last.value,
@@ -143,6 +147,8 @@ def result_of(folder: Path) -> Result:
         complete=complete,
         reason=reason,
         failures=log.failures(task),
+        sent=asked.sent,
+        received=asked.received,
     )
 
 

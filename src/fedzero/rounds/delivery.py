@@ -39,12 +39,14 @@ class Delivery:
     def __init__(self, plan: Plan, replica: Replica | None, tracker: ClientTracker, remembering: bool):
         self.plan, self.replica, self.tracker, self.remembering = plan, replica, tracker, remembering
 
-    def instructions(self, round: int, cohort: Sequence[int]) -> Sending:
+    def instructions(self, round: int, cohort: Sequence[int], ready: Sequence[int] | None = None) -> Sending:
+        """The messages of a round. ready: the rounds that the clients' models are ready for; None: as far as is
+        known."""
         delivery, limit = self.plan.traits.delivery, self.plan.federation.pull_after
         states: dict[tuple[Part, int | None], int] = {}
         works: dict[tuple[int, int | None], int] = {}
         sending = Sending()
-        known = self.tracker.known[list(cohort)].tolist()
+        known = self.tracker.known[list(cohort)].tolist() if ready is None else ready
         for client, knows in zip(cohort, known, strict=True):
             counted = self.tracker.turns.last(client) if self.remembering else None
             pulls = limit is not None and round - knows > limit

@@ -13,12 +13,12 @@ from fedzero.recipe.plan import Plan
 
 
 def without_clients(record: Round, plan: Plan, down: int) -> PrivateRound:
-    """The record without clients. down: bytes of the instruction, the same for all clients."""
+    """The record without clients. down: bytes of the instruction with the last update."""
     assert plan.privacy is not None and plan.chain.gathering is not None
     cost, answering = plan.cost(record.round), plan.privacy.answering(plan.federation)
     reply = Reply(record.round, 0, bytes(MODEL_DIGEST), b"", b"", cost.queries)
     up = answering * len(encode_reply(reply))
-    hosts = plan.privacy.of(plan.federation)
+    hosts = round(answering) if plan.privacy.present else plan.privacy.of(plan.federation)
     up += plan.chain.gathering.bytes_up(cost.replies[0], hosts, min(answering, hosts))
     return PrivateRound(
         round=record.round,
@@ -26,7 +26,7 @@ def without_clients(record: Round, plan: Plan, down: int) -> PrivateRound:
         update=record.update,
         dense=record.dense,
         bytes_up=round(up),
-        bytes_down=plan.federation.clients * down,
+        bytes_down=plan.privacy.following(plan.federation) * down,
         queries=round(plan.privacy.asked(plan.federation) * cost.queries),
         loss=None,
         spent=plan.privacy.spent(plan.federation, plan.numbers, record.round + 1, plan.rounds),

@@ -13,6 +13,7 @@ from fedzero.callbacks import Pause, Stop, Verdict, ignore
 from fedzero.errors import FedzeroError
 from fedzero.ledger.outline import EvaluationHistory, LedgerSummary
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, sha256_of
+from fedzero.ledger.traffic import Traffic
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.engine import Clients, Tied
 from fedzero.recipe.recipe import Recipe
@@ -28,13 +29,14 @@ class Watch(Protocol):
     """An observer of a run.
 
     phase: the activity between rounds until the next call; empty: none. decide: is told a record before it is written;
-    `Stop` ends the run with it, `Pause` this call. round, evaluation, checkpoint, ended: of what is on disk. `end` may
-    be called twice.
+    `Stop` ends the run with it, `Pause` this call. traffic: to and from black boxes, so far. round,
+    evaluation, checkpoint, ended: of what is on disk. `end` may be called twice.
     """
 
     def phase(self, what: str) -> None: ...
     def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None: ...
     def decide(self, record: Round | Evaluation) -> Verdict: ...
+    def traffic(self, total: Traffic) -> None: ...
     def round(self, record: Round) -> None: ...
     def evaluation(self, record: Evaluation) -> None: ...
     def checkpoint(self, done: int) -> None: ...
@@ -170,6 +172,8 @@ def run_rounds(
     watch.phase("first round")
     while done < recipe.rounds and not (reason := stopped or recipe.stop.reason(run.history) or run.exhausted(done)):
         record, pausing = run.play(done)
+        if server.meter is not None:
+            watch.traffic(server.meter.log.traffic.total)
         watch.round(record)
         for warning in listener.after(done):
             watch.warn(warning)

@@ -97,7 +97,8 @@ class Server:
         self.replica, self.ledger, self.meter, self.chain = replica, ledger, meter, plan.chain
         self._reserve = reserve
         turns, done = (Turns.of(plan.federation.clients), 0) if view is None else (view.turns, view.outline.done)
-        self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds, plan.chain.hides_clients)
+        follow = plan.chain.hides_clients and not isinstance(schedule, Present)
+        self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds, follow)
         self.saved = view.outline.saved.round if view is not None and view.outline.saved is not None else 0
         """the round of the last checkpoint"""
         private = PrivateCohorts(ledger.path.parent, plan) if plan.private_sampling else None
@@ -155,7 +156,8 @@ class Server:
         if isinstance(clients, Timed):
             record = timed(record, clients.now, self.timing.since)
         if self.chain.hides_clients:
-            record = without_clients(record, self.plan, self.delivery.instructions(round, [0]).size(0))
+            last = self.delivery.instructions(round, [0], [max(round - 1, 0)]).size(0)
+            record = without_clients(record, self.plan, last)
         if reason := stopped(record):
             record = structs.replace(record, stopped=reason)
         kept = {c: tally.memories[c] for c, _ in record.remembered if c in tally.memories}

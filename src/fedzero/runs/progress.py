@@ -15,11 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from fedzero.callbacks import Verdict
-from fedzero.ledger import checkpoints, replay
+from fedzero.ledger import checkpoints, replay, traffic
 from fedzero.ledger.folder import folder_of
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import End, Evaluation, Extended, Round, spent_of, time_of
 from fedzero.ledger.store import ledger_in
+from fedzero.ledger.traffic import Traffic
 from fedzero.lines import fitting, print_line, visible
 from fedzero.oracles.blackbox import ESTIMATED
 from fedzero.recipe.in_force import in_force
@@ -63,6 +64,7 @@ class Totals:
         self.age = 0.0
         """mean of the ages of the last step's replies, in steps"""
         self.evaluation: Evaluation | None = None
+        self.traffic = Traffic()
         self._at = 0.0
         self._paced: tuple[float, int] | None = None
         self._ages = Ages()
@@ -114,6 +116,8 @@ class Totals:
             (2, f"{human_bytes(self.bytes / self.recipe.federation.clients)} per client"),
             (1, f"{self.queries:,} queries"),
         ]
+        if self.traffic.requests:
+            parts.append((2, f"{human_bytes(self.traffic.sent + self.traffic.received)} to and from services"))
         return [*parts, (8, self.left)] if self.left else parts
 
 
@@ -128,6 +132,9 @@ class Silent:
 
     def decide(self, record: Round | Evaluation) -> Verdict:
         return None
+
+    def traffic(self, total: Traffic) -> None:
+        pass
 
     def round(self, record: Round) -> None:
         pass
@@ -171,6 +178,10 @@ class LiveWatch(Silent):
         self._totals, self._phase = Totals(recipe, done), ("", 0.0)
         self._live.transient = False  # the display before the run vanishes, the display of the run stays
         self._live.start()
+
+    def traffic(self, total: Traffic) -> None:
+        assert self._totals is not None
+        self._totals.traffic = total
 
     def round(self, record: Round) -> None:
         assert self._totals is not None
@@ -221,6 +232,10 @@ class PlainWatch(Silent):
         self._totals = Totals(recipe, done)
         made = f", {done.done} rounds made" if done.done else ""
         self.warn(f"{recipe.name}: {recipe.algorithm.name}, {parameters:,} parameters{made}")
+
+    def traffic(self, total: Traffic) -> None:
+        assert self._totals is not None
+        self._totals.traffic = total
 
     def round(self, record: Round) -> None:
         self._over()
@@ -320,10 +335,12 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
                 if before is None:
                     view, start = replay.read_from(ledger, checkpoints.own(place, ledger)), ledger.start()
                     watch.begin(in_force(start, view.outline.extended), start.parameters, view.outline)
+                    watch.traffic(traffic.total(place))
                     if view.outline.evaluations.last is not None:
                         watch.evaluation(view.outline.evaluations.last)
                 else:
                     view = replay.read(ledger, before)
+                    watch.traffic(traffic.total(place))
                     for entry in ledger.entries(before.outline.entries, view.outline.entries):
                         if isinstance(entry.record, Round):
                             watch.round(entry.record)

@@ -14,7 +14,7 @@ from fedzero import plugins
 from fedzero.callbacks import ignore
 from fedzero.directions.ahead import compiling
 from fedzero.errors import FedzeroError
-from fedzero.ledger import answers, checkpoints, replay
+from fedzero.ledger import answers, checkpoints, replay, traffic
 from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.durable import parts_of
 from fedzero.ledger.folder import DEVICES, LEDGER, MODEL, PRIVACY, folder_of
@@ -149,7 +149,8 @@ def create(
         claim.release()
         raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
     try:
-        replaced = [folder / MODEL, folder / PRIVACY, folder / checkpoints.FILE, *answers.files_of(folder)]
+        stale = (MODEL, PRIVACY, checkpoints.FILE, traffic.FILE)
+        replaced = [*(folder / name for name in stale), *answers.files_of(folder)]
         if base is not None:
             save_base(base.params, folder / BASE)
         here.write(note, folder)

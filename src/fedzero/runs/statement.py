@@ -16,7 +16,7 @@ from fedzero import __version__
 from fedzero.engines.remote.assignment import SITES
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import replay
-from fedzero.ledger.folder import PRIVACY, folder_of
+from fedzero.ledger.folder import DEVICES, PRIVACY, folder_of
 from fedzero.ledger.outline import ACCOUNTANTS
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger, ledger_in
@@ -61,7 +61,7 @@ def statement_of(ledger: Ledger, folder: Path, before: LedgerView | None = None)
     return Statement(
         run=outline.chain.hex(),
         unit=privacy.unit,
-        adjacency="add or remove one",
+        adjacency="one contributes nothing" if privacy.present else "add or remove one",
         units=privacy.n(federation),
         delta=privacy.delta_of(federation),
         q=q,
@@ -70,24 +70,28 @@ def statement_of(ledger: Ledger, folder: Path, before: LedgerView | None = None)
         clip=privacy.length,
         noise=privacy.noise,
         figures=(
-            Figure(adversary=READERS, epsilon=readers, amplified=q < 1, why=_why_readers(q)),
+            Figure(adversary=READERS, epsilon=readers, amplified=q < 1, why=_why_readers(privacy, q)),
             Figure(adversary=SERVER, epsilon=server, amplified=secret and q < 1, why=_why_server(privacy, server)),
         ),
         trust=_trust(privacy, q),
-        simulated=not (folder / SITES).exists(),
-        sampler=f"units: Poisson, a coin of each unit in each step, {_drawn(privacy)}from the operating system; "
-        f"noise: {_noise(privacy)}, from the operating system",
+        simulated=not any((folder / name).exists() for name in (SITES, DEVICES)),
+        sampler=f"units: {_sampler(privacy)}; noise: {_noise(privacy)}, from the operating system",
         accountant=_accountant(privacy, q),
         public=_public(recipe),
         tuning=f"{TUNING}; {JOURNALS}" if privacy.hosts else TUNING,
     )
 
 
-def _drawn(privacy: Privacy) -> str:
-    return "thrown at its host and told to nobody, " if privacy.hosts else ""
+def _sampler(privacy: Privacy) -> str:
+    if privacy.present:
+        return "a cohort of those that are present, from the keys of the run, which hides nobody"
+    drawn = "thrown at its host and told to nobody, " if privacy.hosts else ""
+    return f"Poisson, a coin of each unit in each step, {drawn}from the operating system"
 
 
-def _why_readers(q: float) -> str:
+def _why_readers(privacy: Privacy, q: float) -> str:
+    if privacy.present:
+        return "the noise of every step; every unit counts as one that takes part in every step, without amplification"
     if q == 1:
         return "the noise of every step; every unit takes part in every step"
     return "the noise of every step, and that nobody knows in which steps a unit took part"
@@ -99,6 +103,8 @@ def _why_server(privacy: Privacy, epsilon: float | None) -> str:
         return f"the server sees {seen} before the noise is added"
     if epsilon is None:
         return "nothing was published"
+    if privacy.present:
+        return "the noise of every device that takes part; every unit counts as one that does in every step"
     known = "hosts draw their units" if privacy.secret else "the server knows which clients took part"
     if privacy.hosts:
         known = (
@@ -132,6 +138,8 @@ def _trust(privacy: Privacy, q: float) -> tuple[str, ...]:
         found.append("whoever draws the units tells nobody which ones were drawn; times of arrival are not hidden")
     if privacy.unit != "client":
         found.append("no unit lies with two clients, and clients bound the numbers of each unit as the recipe says")
+    if privacy.present:
+        found.append("neither who is present nor how long a device computes is protected, or depends on the data")
     found.append("the number of units is a constant of the recipe, which nobody has counted")
     return tuple(found)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct, UnsetType
 
-from fedzero.ledger import query_log, replay
+from fedzero.ledger import query_log, replay, traffic
 from fedzero.ledger.store import Ledger, ledger_in
 from fedzero.recipe.in_force import in_force
 
@@ -36,6 +36,10 @@ class Summary(Struct, frozen=True, kw_only=True):
     """evaluations of the objective by all clients"""
     attempts: int
     """for black boxes: attempts on record, retries included"""
+    sent: int
+    """for black boxes: bytes to services, over HTTP"""
+    received: int
+    """bytes from services"""
     refused: int | None
     """replies that were not accepted; None with [privacy]: nobody counts them"""
     epsilon: float | None
@@ -71,6 +75,7 @@ def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
     model = (found.end or found.evaluations.last or first).identity
     last, up, down, privacy = found.evaluations.last, found.bytes_up, found.bytes_down, recipe.privacy
     turns = privacy.asked(recipe.federation) * found.done if privacy else found.turns
+    asked = traffic.total(ledger.path.parent)
     return Summary(
         name=recipe.name,
         algorithm=recipe.algorithm.name,
@@ -87,6 +92,8 @@ def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
         bytes_down_per_turn=down / turns if turns else 0.0,
         queries=found.queries,
         attempts=query_log.spent(ledger),
+        sent=asked.sent,
+        received=asked.received,
         refused=None if privacy else found.refused,
         epsilon=None if found.spent is None else found.spent[0],
         epsilon_server=None if found.spent is None else found.spent[1],

@@ -122,7 +122,8 @@ class SiteRun:
         engine, place = self.settings.engine_for(self.recipe.engine), replace(self._environment(), folder=self.folder)
         self._hosting = hosting(self.setup.chain, self._journal, own=self._own())
         kept = self._notes, self._given, self._query_log, self._drawn, self._hosting, self._hidden
-        self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept)
+        told = frozenset(order.clients), lambda text: self.log(FedzeroError(text))
+        self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept, *told)
         own = (
             self.terms,
             self.host,
@@ -254,8 +255,9 @@ class SiteRun:
         conflicts = self._journal.record([(place, Answered(question, self.replica.history, messages.encode(measured)))])
         return messages.Measured(model, None, own, measured.sha256) if conflicts else measured
 
-    def finish(self) -> None:
+    def finish(self, rounds: int) -> None:
         """The run has ended: no host of it will be asked again."""
+        self.host.finish(rounds)
         if self._hosting is not None:
             self._hosting.finish()
 

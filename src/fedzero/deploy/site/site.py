@@ -108,7 +108,7 @@ class Site:
                 return self.run.phase(order)
             case messages.Finish():
                 admission.check_finish(self.run.agreement, order)
-                self.run.finish()
+                self.run.finish(order.rounds)
                 return messages.Done()
 
     def leave(self) -> None:

@@ -13,7 +13,9 @@ hub           all sessions, in the thread of the web server
 application   web sockets and polling
 serving       the web server
 catching_up   what devices that lack rounds are sent
+sums          the integers of runs with [privacy]
 clients       the contract of engines
+nested        the same at a host, whose server draws the cohort
 """
 
 from __future__ import annotations
@@ -65,9 +67,11 @@ class Devices(Engine, tag="devices"):
         from fedzero.engines.devices.application import Gateway
         from fedzero.engines.devices.clients import DeviceClients
         from fedzero.engines.devices.hub import Hub
-        from fedzero.engines.devices.plan import Rates, encode, plan_of
+        from fedzero.engines.devices.nested import NestedDevices
+        from fedzero.engines.devices.plan import OPTIONAL, Rates, encode, plan_of
         from fedzero.engines.devices.registry import Registry
         from fedzero.engines.devices.serving import listening, served
+        from fedzero.engines.devices.sums import WIDEST
         from fedzero.methods.shared.seeded import SeededMethod
 
         setup, replica = run.built()
@@ -76,6 +80,8 @@ class Devices(Engine, tag="devices"):
         assert isinstance(method, SeededMethod)
         if run.environment.folder is None:
             raise FedzeroError("a gateway keeps its keys and places in the folder of a run, and there is none")
+        if method.distribution == OPTIONAL:
+            run.warn(f"{OPTIONAL} directions are an optional part of the profile: devices without them refuse this run")
         federation = setup.recipe.federation
         if self.least > federation.clients:
             raise FedzeroError(f"engine.least = {self.least} exceeds federation.clients = {federation.clients}")
@@ -83,13 +89,16 @@ class Devices(Engine, tag="devices"):
         try:
             at = listening(host, port)
             registry.url = self.url or _url(host, at.getsockname()[1], bool(self.certificate))
-            hub = Hub(registry, plan, federation.clients, self.beat, self.connections)
-            largest = 2048 + setup.plan.chain.limit(setup.plan.numbers) + 128
+            mine = None if run.here is None else sorted(run.here)
+            hub = Hub(registry, plan, federation.clients, self.beat, self.connections, mine)
+            wide = WIDEST * setup.plan.numbers if setup.recipe.privacy else 0
+            largest = 2048 + setup.plan.chain.limit(setup.plan.numbers) + wide + 128
             gateway = Gateway(hub, self.origins, self.beat, max(largest, 1 << 14))
             tls = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key} if self.certificate else {}
             with served(gateway, at, tls):
                 run.warn(f"devices join at {registry.url}: `fedzero devices ticket {run.environment.folder}`")
-                yield DeviceClients(hub, run, Rates(method), self.deadline, self.grace, self.least)
+                kind = DeviceClients if mine is None else NestedDevices
+                yield kind(hub, run, Rates(method), self.deadline, self.grace, self.least)
                 if replica.round >= setup.recipe.rounds:
                     hub.post(hub.finish, replica.round, "")
                 else:

@@ -19,6 +19,7 @@ from fedzero.engines.devices.catching_up import IN_FRAME, Missed, Offered
 from fedzero.engines.devices.hub import Came, Caught, Declined, Hub, HubEvent, Said, Went
 from fedzero.engines.devices.plan import Rates
 from fedzero.engines.devices.session import Asked
+from fedzero.engines.devices.sums import WIDEST, Sums
 from fedzero.errors import FedzeroError
 from fedzero.model.identity import Identity
 from fedzero.model.updates import Update
@@ -54,6 +55,8 @@ class DeviceClients:
         """places whose model is not the run's"""
         self._rebuilt = Counter[int]()
         """by place: how often it had to rebuild"""
+        self._sums = Sums() if run.plan.chain.gathering is not None else None
+        """of a run with [privacy]"""
         self._gone = dict[int, float]()
         """by place that lost its connection: until when it may come back in this round"""
 
@@ -105,6 +108,7 @@ class DeviceClients:
         self._open.add(asked, exchange, said, time.monotonic() + self.deadline)
         bodies = [self._body(asked, message) for message in messages]
         limit = self.run.past.limit(asked, exchange)
+        limit += 0 if self._sums is None else WIDEST * self.run.plan.numbers
         orders = {c: Asked(asked, exchange, 0, bodies[i], limit) for c, i in which.items()}
         self.hub.post(self.hub.begin, asked)
         self.hub.post(self.hub.deliver, orders)
@@ -164,9 +168,13 @@ class DeviceClients:
             return self._caught(event)
         if isinstance(event, Said):
             self.standing[place] = max(event.round, self.standing.get(place, 0))
-            return [Arrival(place, event.body, _host(place), asked=event.round)]
+            host = _host(place)
+            body = event.body if self._sums is None else self._sums.taken(event.round, host, event.body)
+            return [Arrival(place, body, host, asked=event.round)]
         if isinstance(event, Declined):
             why = f"device {place} refuses the order (code {event.code}): {event.text}"
+            if self._sums is not None:  # the record of such a round names nobody
+                self.run.warn(why)
             return [Arrival(place, FedzeroError(why), _host(place), asked=event.round)]
         return self._went(event)
 
@@ -219,7 +227,9 @@ class DeviceClients:
     def phase(
         self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
     ) -> Mapping[str, bytes | Exception]:
-        raise Undelivered("devices are not hosts of a gathering")
+        if self._sums is None:
+            raise Undelivered("devices are not hosts of a gathering")
+        return self._sums.answers(asked, phase, bodies)
 
     def identity(self, after: int) -> Identity:
         return self.replica.identity

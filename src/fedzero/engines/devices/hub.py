@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
@@ -76,11 +76,15 @@ HubEvent = Came | Caught | Said | Declined | Went
 
 
 class Hub:
-    """places: N. beat: seconds after three of which a device that polls and does not come back is gone."""
+    """places: N; given: those that are given here, None: all. beat: seconds after three of which a device that polls
+    and does not come back is gone."""
 
-    def __init__(self, registry: Registry, plan: bytes, places: int, beat: int, most: int):
+    def __init__(
+        self, registry: Registry, plan: bytes, places: int, beat: int, most: int, given: Sequence[int] | None = None
+    ):
         self.registry, self.plan, self.places, self.beat, self.most = registry, plan, places, beat, most
         self.run, self.signer = registry.run, Signer(registry.keys)
+        self.given = range(places) if given is None else given
         self.round = 0
         self.events = SimpleQueue[HubEvent]()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -211,7 +215,7 @@ class Hub:
     # ---- the desk of sessions
 
     def enrol(self, frame: m.Enrol) -> int:
-        return self.registry.enrol(frame.ticket, frame.algorithm, frame.key, self.places)
+        return self.registry.enrol(frame.ticket, frame.algorithm, frame.key, self.given)
 
     def holder(self, place: int) -> Place | None:
         return self.registry.holder(place)

@@ -15,20 +15,28 @@ from fedzero.directions import VERSION as STREAM
 from fedzero.directions import Domain, Rule
 from fedzero.errors import FedzeroError
 from fedzero.links.clip import Clip
+from fedzero.methods.contract import Federation
 from fedzero.methods.rules.kernels import Momentum
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.schedules import Count, Schedule, rate_at
 from fedzero.oracles import ALL_DATA
+from fedzero.recipe.privacy import Privacy
 from fedzero.recipe.setup import Setup
 from fedzero.tasks.devices import Devices, first_scales
 
-PLAN = 1
-"""Version of the plan."""
+PLAN, PRIVATE_PLAN = 1, 2
+"""Versions of the plan: without and with [privacy]. Whoever knows the first one alone refuses the second, and sends
+nothing in the clear."""
 FLOAT32 = 1
-DISTRIBUTIONS = {"rademacher": int(Domain.RADEMACHER), "rank1": int(Domain.RANK1)}
+DISTRIBUTIONS = {"gaussian": int(Domain.GAUSSIAN), "rademacher": int(Domain.RADEMACHER), "rank1": int(Domain.RANK1)}
+OPTIONAL = "gaussian"
+"""The directions that a device need not have."""
 DIFFERENCES = {"forward": 1, "central": 2}
 BATCHES, ALL = 1, 2
 PERCEPTRON = 1
+CLIENT = 1
+NOISES = {"central": 1, "local": 2}
+CLIPPED, NORMALISED = 1, 2
 
 
 class PlannedTensor(Struct, frozen=True, array_like=True):
@@ -83,6 +91,24 @@ class DevicePlan(Struct, frozen=True, array_like=True):
     task: PlannedTask
 
 
+class PlannedPrivacy(Struct, frozen=True, array_like=True):
+    """clip: C; scale: s, a power of two; sigma: the noise multiplier σ; delta: δ."""
+
+    unit: int
+    noise: int
+    bound: int
+    clip: float
+    scale: float
+    sigma: float
+    delta: float
+
+
+class PrivatePlan(DevicePlan, frozen=True, array_like=True):
+    """A plan with [privacy]."""
+
+    privacy: PlannedPrivacy
+
+
 def plan_of(setup: Setup) -> DevicePlan:
     """The plan of a run, or a sentence with what the profile does not have."""
     check(setup)
@@ -108,7 +134,18 @@ def plan_of(setup: Setup) -> DevicePlan:
         task.least_rows,
     )
     root, places = setup.keys.root, recipe.federation.clients
-    return DevicePlan(PLAN, STREAM, recipe.name, root, places, recipe.rounds, tensors, how, about)
+    given = recipe.name, root, places, recipe.rounds, tensors, how, about
+    if not recipe.privacy:
+        return DevicePlan(PLAN, STREAM, *given)
+    return PrivatePlan(PRIVATE_PLAN, STREAM, *given, _privacy(recipe.privacy, recipe.federation, setup.plan.numbers))
+
+
+def _privacy(privacy: Privacy, federation: Federation, numbers: int) -> PlannedPrivacy:
+    assert isinstance(privacy.sigma, float)
+    bound = NORMALISED if privacy.clip == "normalise" else CLIPPED
+    scale = float(privacy.mechanism(federation, numbers).grid.scale)
+    how = CLIENT, NOISES[privacy.noise], bound
+    return PlannedPrivacy(*how, privacy.length, scale, privacy.sigma, privacy.delta_of(federation))
 
 
 def _column(value: Sequence[float] | float) -> tuple[float, ...]:
@@ -149,20 +186,25 @@ def check(setup: Setup) -> None:
         raise FedzeroError(f"{_no(recipe.algorithm.name)}: devices play decomfl, whose clients send plain slopes")
     plain = type(method).apply is SeededMethod.apply and type(method).direction_keys is SeededMethod.direction_keys
     kernel, rules = method.chain.kernel, method.chain.rules
-    rest = setup.chain.client_links
+    rest = () if recipe.privacy else setup.chain.client_links
+    chance = bool(recipe.privacy and not recipe.privacy.present)
     refusals = (
         (not isinstance(recipe.task, Devices), "task.kind", "set it to 'devices': rows that stay on devices"),
         (not plain or setup.plan.traits.remembers, f"algorithm.kind = {method.name!r}", "set it to 'decomfl'"),
         (len(rules) > 1, f"algorithm: {rules[0].name!r}", "leave out all rules but sgd or momentum"),
         (kernel.kernel not in (Rule.SGD, Rule.MOMENTUM), f"{kernel.name!r}", "use sgd or momentum"),
-        (method.distribution not in DISTRIBUTIONS, f"{method.distribution!r} directions", "use rademacher or rank1"),
+        (
+            method.distribution not in DISTRIBUTIONS,
+            f"{method.distribution!r} directions",
+            "use rademacher, rank1 or gaussian",
+        ),
         (method.rank > 1, "algorithm.rank", "leave it out"),
         (method.difference not in DIFFERENCES, f"{method.difference!r} differences", "use forward or central"),
         (isinstance(method.directions, Count), "a schedule of directions", "give one number"),
         (any(not isinstance(link, Clip) for link in rest), "a filter that clients apply", "use clip, or none"),
         (len(rest) > 1, "several filters that clients apply", "use one clip"),
         (bool(recipe.gathering), "[gathering]", "leave it out"),
-        (bool(recipe.privacy), "[privacy]", "it draws units uniformly, and a cohort of devices is who is present"),
+        (chance, "[privacy] that draws units by chance", "who is asked is who is present: set privacy.present = true"),
         (bool(recipe.sampling), "sampling = 'private'", "a cohort of devices is who is present: leave it out"),
         (federation.replacement, "federation.replacement", "leave it out: a cohort is drawn among who is present"),
         (federation.private, "federation.private", "leave it out: devices have no secret in common"),
@@ -174,6 +216,11 @@ def check(setup: Setup) -> None:
     for holds, what, remedy in refusals:
         if holds:
             raise FedzeroError(f"{_no(what)}: {remedy}")
+
+
+def _any(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
 
 
 def _no(what: str) -> str:

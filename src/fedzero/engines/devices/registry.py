@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -122,7 +123,7 @@ class Registry(Durable):
 
     # ---- places
 
-    def enrol(self, ticket: bytes, algorithm: int, key: bytes, places: int) -> int:
+    def enrol(self, ticket: bytes, algorithm: int, key: bytes, places: Sequence[int]) -> int:
         """The place of a key: the one that it has, or the next one of `places`. The place is durable before it is
         returned."""
         hashed = sha256(ticket).digest()
@@ -134,9 +135,11 @@ class Registry(Durable):
                 if held[2] == algorithm:
                     return int(held[0])
             self._expect_valid(hashed)
-            place = self._db.execute("SELECT COALESCE(MAX(place) + 1, 0) FROM places").fetchone()[0]
-            if place >= places:
-                raise Denied(Code.FULL, f"all {places} places of this run are given: there is no place {places + 1}")
+            given = {number for (number,) in self._db.execute("SELECT place FROM places")}
+            place = next((number for number in places if number not in given), None)
+            if place is None:
+                count = len(places)
+                raise Denied(Code.FULL, f"all {count} places of this run are given: there is no place {count + 1}")
             row = place, algorithm, key, hashed, time.time()
             self._db.execute("INSERT INTO places (place, algorithm, key, ticket, at) VALUES (?, ?, ?, ?, ?)", row)
         return int(place)

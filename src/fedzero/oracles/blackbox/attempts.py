@@ -32,9 +32,11 @@ class Unusable(Exception):
 
 
 class Cancellation:
-    """Kills the process that an attempt has started, if it has, with its children."""
+    """Kills the process that an attempt has started, if it has, with its children. sent, received: the bytes of the
+    attempt over a network, so far."""
 
     def __init__(self) -> None:
+        self.sent = self.received = 0
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._cancelled = False

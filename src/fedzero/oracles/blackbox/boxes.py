@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from fedzero.errors import FedzeroError
 from fedzero.model.imports import imported
 from fedzero.model.value import TaggedConfig
 from fedzero.oracles.blackbox.attempts import Call, Cancellation, Unusable, quoted, short
 from fedzero.oracles.blackbox.contract import Told
+from fedzero.oracles.blackbox.service import Service
 from fedzero.oracles.contract import F64
 
 Functions = Mapping[str, Callable[..., Any]]
 """Functions given in Python, by their names in a recipe."""
-
-LARGEST_ANSWER = 1 << 20
-"""Bytes of an answer over HTTP; a number needs fewer."""
 
 
 class Box(TaggedConfig):
@@ -96,25 +92,16 @@ class HttpBox(Box, tag="http"):
 
     url: Annotated[str, Meta(pattern="^https?://")]
     """address of the service"""
+    float32: Literal[True] | UnsetType = UNSET
+    """x is rounded to float32, and sent as {"x32": base64} to a service whose answers say that it reads this"""
 
     @property
     def label(self) -> str:
         return f"http {self.url!r}"
 
-    def _call(self, points: F64, timeout: float | None, cancellation: Cancellation) -> Any:
-        """`timeout` is of each wait on the socket; that of the whole attempt is the caller's."""
-        body = json.dumps({"x": points[0].tolist()}).encode()
-        request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=timeout) as response:
-                data = response.read(LARGEST_ANSWER + 1)
-        except urllib.error.HTTPError as error:
-            raise Unusable(f"it answered with HTTP status {error.code}") from None
-        except urllib.error.URLError as error:
-            raise Unusable(f"it could not be reached ({error.reason})") from None
-        if len(data) > LARGEST_ANSWER:
-            raise Unusable(f"it answered with more than {LARGEST_ANSWER} bytes")
-        return answer_in(data.decode(errors="replace"))
+    def open(self, functions: Functions) -> Call:
+        service = Service(self.url, bool(self.float32))
+        return lambda points, timeout, cancellation: answer_in(service(points, timeout, cancellation))
 
 
 class ToldBox(Box, tag="told"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -42,7 +42,8 @@ class Query:
     """One attempt at the value of one point.
 
     ordinal: index of the point in the client's round, or `EVALUATION`; attempt: counts from 0 for every ordinal;
-    digest: of the point as the box gets it; point: its coordinates, float64, while they may still be needed.
+    digest: of the point as the box gets it; point: its coordinates, float64, while they may still be needed. sent,
+    received: bytes over a network, of an attempt that has ended; they are not in the log.
     """
 
     client: int
@@ -54,6 +55,8 @@ class Query:
     value: float | None = None
     cause: str = ""
     point: bytes | None = None
+    sent: int = field(default=0, compare=False)
+    received: int = field(default=0, compare=False)
 
     @property
     def spent(self) -> bool:

@@ -327,7 +327,9 @@ class _Dispatcher:
         """Log the outcomes of attempts, and only then use them."""
         rows: list[Query] = []
         for running, result in ended:
-            for i, row in enumerate(running.attempt.rows):
+            of = running.cancellation
+            for i, bare in enumerate(running.attempt.rows):
+                row = bare if i else replace(bare, sent=of.sent, received=of.received)
                 if isinstance(result, str):
                     rows.append(replace(row, state="failed", cause=short(result)))
                     continue

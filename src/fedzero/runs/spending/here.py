@@ -132,6 +132,11 @@ def counted(setup: Setup, folder: Path, note: Note | None, done: int | None = No
         yield ignore
         return
     recipe, where = setup.recipe, Path(note.folder)
+    if recipe.privacy and recipe.privacy.present:
+        raise FedzeroError(
+            "a journal counts what data of this process have spent, and the data are on devices, which count for "
+            "themselves: leave out `journal`"
+        )
     policy, said = policy_in(where), said_in(where)
     policy.check_recipe(recipe, said)
     if not recipe.privacy:

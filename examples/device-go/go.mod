@@ -1,0 +1,3 @@
+module fedzero.example/device
+
+go 1.19
