@@ -212,6 +212,24 @@ def test_a_run_that_is_killed_anywhere_ends_in_the_same_ledger(
     assert died == len(points)
 
 
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_a_hundred_points_ends_in_the_same_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every event of two runs of thirty steps."""
+    died = 0
+    for schedule, clock in ((MIXED, SPREAD), (FULL, STORMY)):
+        recipe = recipe_of(schedule, clock, rounds=30)
+        folder = tmp_path / str(died)
+        whole = play(recipe, folder / "whole")
+        for at in range(1, 200):
+            if not killed(recipe, folder / str(at), at, monkeypatch):
+                break
+            died += 1
+            assert session.resume(folder / str(at), Environment(), Silent()).ledger_head == whole.ledger_head
+    assert died > 150
+
+
 def test_a_run_that_is_stopped_between_steps_goes_on_with_the_same_clock(tmp_path: Path) -> None:
     recipe = recipe_of(MIXED)
     whole = play(recipe, tmp_path / "whole")
