@@ -357,6 +357,10 @@ def test_engines_without_simulated_time_are_refused_by_name(tmp_path: Path) -> N
     table = msgspec.to_builtins(recipe_of(MIXED)) | {"sampling": "private"}
     with pytest.raises(FedzeroError, match=r"federation.schedule shows who answered when, which sampling hides"):
         recipes.decode(table)
+    table = msgspec.to_builtins(recipe_of(MIXED))
+    table["engine"] |= {"attack": {"kind": "sign-flip"}}
+    with pytest.raises(FedzeroError, match=r"engine.attack knows the replies of a whole cohort"):
+        recipes.decode(table)
 
 
 def test_a_recipe_without_a_schedule_has_the_bytes_it_had() -> None:

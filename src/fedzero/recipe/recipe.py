@@ -243,6 +243,8 @@ def _check_schedule(recipe: Recipe) -> None:
     for name in ("privacy", "sampling"):
         if getattr(recipe, name):
             raise FedzeroError(f"{what} shows who answered when, which {name} hides: leave out one of the two")
+    if recipe.federation.timed and recipe.engine.attack is not None:
+        raise FedzeroError("engine.attack knows the replies of a whole cohort, and this federation.schedule has none")
 
 
 @contextmanager
