@@ -33,6 +33,7 @@ from fedzero.results.history import history
 from fedzero.rounds.buffered import Others, schedule_of
 from fedzero.rounds.schedule import StepSoFar
 from fedzero.runs import session
+from fedzero.runs.growing import Growth
 from fedzero.runs.progress import Ages, Silent, Totals
 from fedzero.runs.recorded import replayed, verified
 from fedzero.runs.summary import Summary
@@ -434,3 +435,11 @@ def test_times_that_no_run_can_have_written_are_refused(name: str) -> None:
     good = TimedRound(1, (1,), None, False, 0, 0, 0, None, time=2.0)
     with pytest.raises(Tampered, match=re.escape(why)):
         outline.note(msgspec.structs.replace(good, **change) if change else untimed(good), b"", 0.0)
+
+
+def test_a_finished_run_that_is_extended_goes_on_with_its_open_questions(tmp_path: Path) -> None:
+    whole = play(recipe_of(MIXED, rounds=12), tmp_path / "whole")
+    play(recipe_of(MIXED, rounds=8), tmp_path / "short")
+    longer = session.resume(tmp_path / "short", Environment(), Silent(), growth=Growth(rounds=12))
+    assert rounds_of(tmp_path / "short") == rounds_of(tmp_path / "whole")
+    assert longer.model_sha256 == whole.model_sha256
