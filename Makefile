@@ -19,7 +19,7 @@ suite: $(READY)  ## every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: $(READY) lint  ## every case of every test, those that `make test` leaves out, too; an hour
-	$(BIN)/python -m pytest -m "" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "" --hypothesis-profile=random -n 2 --dist worksteal
 	$(BIN)/python -m pytest tests/faults -n 0
 
 test-faults: $(READY)  ## a federation whose processes are killed, frozen and lied to; a quarter of an hour

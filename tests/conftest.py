@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
@@ -20,8 +21,10 @@ import pytest
 from outcome import Outcome
 from sampling import mark_rest_slow
 
-# A loaded machine is no fault of the code: nothing here is timed.
-hypothesis.settings.register_profile("untimed", deadline=None)
+# A loaded machine is no fault of the code: nothing here is timed. By default the examples of a property follow from the
+# test, so that one tree has one verdict; `make test-all` draws others every time.
+hypothesis.settings.register_profile("untimed", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 # Tests press Ctrl-C. What a script starts in the background does not hear it, nor do its children.
@@ -205,6 +208,13 @@ class Unsynced(sqlite3.Connection):
 
 
 @pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Numbers of torch's own generator do not depend on the tests before; where a test loads torch, it has its seed."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ledgers do not wait for the disk, which on a busy machine takes longer than all the rest; those of tests/ledger
     and of processes that tests start do."""
@@ -263,3 +273,16 @@ def full_data() -> Callable[[str], Path]:
         return folder
 
     return find
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A headless Chromium, where there is one. Its driver has an event loop in this thread: it ends with the module."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()

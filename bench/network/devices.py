@@ -82,7 +82,9 @@ def measured(way: str, rounds: int) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         draw = np.random.default_rng(0)
-        np.savez(folder / "rows.npz", x=draw.normal(size=(64, 8)).astype(np.float32), y=draw.integers(0, 3, 64))
+        x, y = draw.normal(size=(64, 8)).astype(np.float32), draw.integers(0, 3, 64)
+        np.savez(folder / "rows.npz", x=x, y=y)
+        np.savetxt(folder / "rows.csv", np.column_stack([x, y]), fmt=["%.9g"] * 8 + ["%d"], delimiter=",")
         chain, key = certificate(folder)
         port = socket.create_server(("127.0.0.1", 0)).getsockname()[1]
         engine = {"kind": "devices", "listen": f"127.0.0.1:{port}", "certificate": str(chain), "key": str(key)}
@@ -102,7 +104,10 @@ def measured(way: str, rounds: int) -> tuple[int, int]:
         )
         environment = os.environ | {"PYTHONPATH": str(CLIENT), "SSL_CERT_FILE": str(chain)}
         command = [sys.executable, "-m", "fedzero_client", "join", where, "--data", str(folder / "rows.npz")]
-        device = subprocess.Popen([*command, "--folder", str(folder / "d"), "--way", way], env=environment)
+        command += ["--folder", str(folder / "d"), "--way", way]
+        if way == "tab":
+            command = [sys.executable, str(Path(__file__).with_name("tab.py")), where, str(folder / "rows.csv")]
+        device = subprocess.Popen(command, env=environment)
         try:
             session.start(recipes.decode(table), run, Environment(), Silent())
             assert device.wait(60) == 0
@@ -112,7 +117,7 @@ def measured(way: str, rounds: int) -> tuple[int, int]:
 
 
 def main() -> None:
-    for way in ("socket", "poll"):
+    for way in sys.argv[1:] or ("socket", "poll", "tab"):
         few, many = (measured(way, rounds) for rounds in ROUNDS)
         up, down = ((b - a) / (ROUNDS[1] - ROUNDS[0]) for a, b in zip(few, many, strict=True))
         print(f"{way}: {up:.1f} bytes up, {down:.1f} down a round; a run of {ROUNDS[0]} rounds {few[0]} and {few[1]}")

@@ -125,6 +125,7 @@ def found(**case):
 @found(seed=443111124, dimension=5, rates=[0.9, 0.9, 0.0, 0.05], retries=2, rounds=5)
 @found(seed=997793334, dimension=2, rates=[0.05, 0.9, 0.0, 0.9], retries=1, rounds=2, region="far", batch=1)
 @found(seed=0, dimension=1, rates=[0.05], rounds=5, region="far", batch=9)
+@found(seed=4, dimension=4, rates=[0.5, 0.5], rounds=3)
 @found(seed=1322345342, dimension=1, rates=[0.5, 0.05, 0.05, 0.0], retries=2, rounds=6, region="near", batch=9)
 def test_the_result_is_never_worse_than_what_all_parties_answered(
     seed, dimension, rates, retries, rounds, region, raising, batch

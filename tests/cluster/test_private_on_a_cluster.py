@@ -131,7 +131,7 @@ def test_what_clients_rounded_is_durable_before_it_is_used(
             raise Stopped
         append(self, records, *others, **named)
 
-    with monkeypatch.context() as patched, pytest.raises(Stopped):
+    with monkeypatch.context() as patched, pytest.raises(Stopped), given_entropy(coins=b"coins"):
         patched.setattr(Ledger, "append", stopping)
         session.start(recipes.with_engine(made, "ray"), tmp_path / "run", Environment(), Silent())
     with closing(Answers(tmp_path / "run")) as answers:

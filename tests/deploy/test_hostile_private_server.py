@@ -12,6 +12,7 @@ from slopes import Private, Slopes
 from test_directions_by_data_set import clinics
 from test_hostile_server import asked, prepare, refused, site_with, turn
 
+from entropy import given_entropy
 from fedzero import plugins
 from fedzero.deploy.site.promised import WHOLE_SITE
 from fedzero.deploy.site.site import Site
@@ -308,12 +309,15 @@ def test_replies_are_the_same_for_clients_that_take_part_that_do_not_and_that_fa
         "nan": Private({0: [float("nan")] * 3}),
     }.items():
         Slopes.private = private
-        site = ready(tmp_path / name, recipe)
+        with given_entropy(coins=name.encode()):
+            site = ready(tmp_path / name, recipe)
         seen[name] = [whole(site, round).replies for round in range(4)]
-    site = ready(tmp_path / "failing", recipe)
+    with given_entropy(coins=b"failing"):  # of which some take part
+        site = ready(tmp_path / "failing", recipe)
     monkeypatch.setattr(type(site.run.setup.problem.objective), "row_losses", lambda *_: 1 / 0)
     seen["failing"] = [whole(site, round).replies for round in range(4)]
-    few = ready(tmp_path / "few", recipe, terms=Terms(least_batch=4))
+    with given_entropy(coins=b"few"):
+        few = ready(tmp_path / "few", recipe, terms=Terms(least_batch=4))
     monkeypatch.setattr(type(few.run.setup.problem.shards), "rows", lambda self, client: 3, raising=False)
     seen["few"] = [whole(few, round).replies for round in range(4)]
     first = seen.pop("ones")

@@ -156,9 +156,9 @@ def test_a_site_speaks_for_its_own_clients_alone(tmp_path: Path, crowd: str, fai
         clients = CROWDS[crowd](answer)
         return encode(Replies({}, dict.fromkeys(clients, "no"))) if fail else encode(Replies(clients, {}))
 
-    began = time.monotonic()
+    began = time.process_time()
     _, view = played(tmp_path, recipe_for(), lie)
-    assert time.monotonic() - began < 60
+    assert time.process_time() - began < 60
     for record in view.rounds:
         assert sorted(dict(record.refused)) == list(THEIRS), "and nobody else"
         assert record.update is not None

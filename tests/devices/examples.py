@@ -42,7 +42,7 @@ def examples() -> dict[str, bytes]:
     proof = statements.proof(RUN, 2, bytes(32), bytes(16), None)
     return {
         "a public key, of the secret 00 01 … 1f": key,
-        "Hello": m.encode(m.Hello(1, RUN, 2, bytes(16), b"", None)),
+        "Hello": m.encode([2, 1, RUN, 2, bytes(16), b"", None]),
         "what Proof signs": proof,
         "Proof": m.encode(m.Proof(signing.sign(SEED, proof))),
         "a plan": PLAN,

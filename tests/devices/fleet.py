@@ -8,13 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from fedzero_client import plan as device_plan
+from fedzero_client.graph import Graph
 from fedzero_client.model import Model
 from fedzero_client.turn import Rows, Worker
 
@@ -68,6 +70,12 @@ def recipe_of(folder: Path, engine: dict[str, Any] | None = None, **changes: Any
     return recipes.decode(table)
 
 
+def graphed(recipe: Recipe, graph: Path) -> Recipe:
+    """The same run with a graph in the place of the perceptron."""
+    task = msgspec.structs.replace(recipe.task, widths=(INPUTS, LABELS), graph=str(graph))
+    return msgspec.structs.replace(recipe, task=task)
+
+
 def made(recipe: Recipe, folder: Path) -> Setup:
     return prepare(recipe, Environment(folder=folder))
 
@@ -82,7 +90,9 @@ class Here:
         self.plan, self.rates = device_plan.read(data), plans.Rates(setup.recipe.algorithm)
         places = range(setup.recipe.federation.clients)
         self.models = {place: Model(self.plan) for place in places}
-        self.workers = {place: Worker(self.plan, Rows(*data_of(place)), place) for place in places}
+        graph = setup.recipe.task.graph
+        self.graph = Graph(Path(graph).read_bytes(), self.plan) if graph else None
+        self.workers = {place: Worker(self.plan, Rows(*data_of(place)), place, graph=self.graph) for place in places}
         self.arrivals: list[Event] = []
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
@@ -111,12 +121,12 @@ class Here:
         return self.replica.identity, self.problem.measure(self.replica.state.params, after, last)
 
 
-def without_gateway(recipe: Recipe, folder: Path) -> None:
-    """The same run, whose ledger is the right one."""
+def without_gateway(recipe: Recipe, folder: Path, here: Callable[[RunView], Here] = Here) -> None:
+    """The same run, whose ledger is the right one. here: of other devices."""
     setup = made(recipe, folder)
     past, first = PastRounds(), setup.start
     run = RunView(recipe, setup.plan, past, setup, setup.replica(), Environment(folder=folder))
-    found = session.Opened(run, Here(run), past)  # type: ignore[arg-type]  # it has no hosts and no phases
+    found = session.Opened(run, here(run), past)  # type: ignore[arg-type]  # it has no hosts and no phases
     session.run_to_end(found, session.create(folder, first), folder, Silent())
 
 

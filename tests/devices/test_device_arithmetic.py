@@ -217,7 +217,7 @@ def test_what_the_profile_has_not_is_refused_by_name(
     if fields["kind"] != "decomfl":
         fields = {"kind": fields["kind"], "rate": 0.1}
     found = {name: value for name, value in found.items() if value not in (None, ())} | {"algorithm": fields} | table
-    with pytest.raises(FedzeroError, match=f"fedzero-device/1 has no .*{named}"):
+    with pytest.raises(FedzeroError, match=f"fedzero-device/1 does not have .*{named}"):
         plans.plan_of(made(recipes.decode(found), tmp_path))
 
 

@@ -19,6 +19,8 @@ from targets import CHAINS, METHODS, TARGETS
 
 from fedzero.engines.devices import messages as device_messages
 from fedzero.engines.devices import plan as device_plans
+from fedzero.engines.devices.application import joined as posted
+from fedzero.engines.devices.framing import unmasked
 from fedzero.engines.devices.plan import DevicePlan, PlannedMethod, PlannedTask, PlannedTensor
 from fedzero.engines.remote import messages as site_messages
 from fedzero.ledger.patch import Patch
@@ -81,6 +83,12 @@ def frames() -> Iterator[tuple[str, bytes]]:
         device_messages.Beat(),
     ):
         yield "frame", device_messages.encode(each)
+    beat, mask = device_messages.encode(device_messages.Beat()), b"mask"
+    long = unmasked(bytes(300), mask)
+    yield "socket", b"\x80\x82\x82" + mask + unmasked(beat, mask) + b"\x89\x83" + mask + unmasked(b"hey", mask)
+    yield "socket", b"\x10\x02\x81" + mask + b"\0\x80\x80" + mask + b"\x88\x80" + mask
+    yield "socket", b"\xf0\x82\xfe\x01\x2c" + mask + long
+    yield "poll", posted([beat, device_messages.encode(device_messages.Ready(300, b"8" * 8)), b""])
     body = device_messages.encode(device_messages.OrderBody(encode_work(3, 0, [update]), bytes(16)))
     missed = device_messages.encode(device_messages.UpdatesBody(True, (update,), b"", 4))
     for other in (

@@ -35,6 +35,8 @@ from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.settings import Settings
 from fedzero.directions import Keys
 from fedzero.engines.devices import messages as device_messages
+from fedzero.engines.devices.application import joined, split
+from fedzero.engines.devices.framing import Frames, Unframed
 from fedzero.engines.memories import Remembered
 from fedzero.engines.remote import measuring
 from fedzero.engines.remote import messages as site_messages
@@ -413,6 +415,31 @@ def frame_of_gateway(data: bytes) -> None:
             device_plan.read(found[1])
 
 
+def web_socket(data: bytes) -> None:
+    """Bytes of a device's web socket, from the first byte's part on in two pieces: the same messages as in one."""
+    where, data = data[:1] or b"\0", data[1:]
+
+    def read(pieces: list[bytes]) -> tuple[list[tuple[int, bytes]], int]:
+        frames, found = Frames(1 << 14), list[tuple[int, bytes]]()
+        try:
+            for piece in pieces:
+                found += frames.read(piece)
+        except Unframed as reason:
+            return found, reason.code
+        return found, 0
+
+    at = where[0] * len(data) // 256
+    whole, parts = read([data]), read([data[:at], data[at:]])
+    assert whole[1] == parts[1] and (whole[1] or whole == parts)
+    assert all(len(payload) <= 1 << 14 for _, payload in whole[0])
+
+
+def posted(data: bytes) -> None:
+    """The body of a request of a device that polls."""
+    frames = list(split(data))
+    assert joined(frames) == data and len(frames) <= 8
+
+
 def sum_of_hosts(data: bytes) -> None:
     """The first byte chooses who is sent it, and when."""
     if data:
@@ -463,6 +490,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "shown": shown,
     "frame": frame,
     "gateway": frame_of_gateway,
+    "socket": web_socket,
+    "poll": posted,
     "sum": sum_of_hosts,
     "statement": a_statement,
     "budget": a_budget,

@@ -74,7 +74,7 @@ class Noisy(SecureSum, tag="test-noisy"):
 
 
 def test_every_host_adds_its_noise_once_idle_ones_too(tmp_path: Path) -> None:
-    noisy = Federation(tmp_path, 7, Noisy(scale=8.0, noisy=5))
+    noisy = Federation(tmp_path, 7, Noisy(scale=8.0, noisy=5), numbers=12)
     total, _ = noisy.play(0, idle="g")
     again, _ = noisy.play(0, idle="g")
     added = (total.values - noisy.right(0, "abcdef")) * 8

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from entropy import given_entropy
 from fedzero.engines.gathering import HostedClients
 from fedzero.gatherings.private import central
 from fedzero.ledger.answers import Answers, Place
@@ -49,17 +50,19 @@ def die() -> None:
 
 
 def go(recipe: str, folder: str, heard: str, moment: str = "", plant: str = "") -> None:
-    """moment: where the process is killed, a key of MOMENTS; empty: nowhere."""
+    """moment: where the process is killed, a key of MOMENTS; empty: nowhere. Noise and roundings are of a stream of
+    bytes of the moment, so that a process that goes on draws others."""
     torch.set_num_threads(1)
     SAID[:] = [Heard(heard)]
     MOMENTS[moment]()
     PLANTS[plant](Path(folder))
     listen(*SAID)
     where = Path(folder)
-    if (where / LEDGER).exists():
-        session.resume(where, Environment(), Silent())
-    else:
-        session.start(recipes.load(recipe), where, Environment(), Silent())
+    with given_entropy(rounding=moment.encode(), noise=moment.encode()):
+        if (where / LEDGER).exists():
+            session.resume(where, Environment(), Silent())
+        else:
+            session.start(recipes.load(recipe), where, Environment(), Silent())
 
 
 def listen(heard: Heard) -> None:

@@ -14,7 +14,6 @@ from fedzero.privacy import audit, gaussian
 from fedzero.privacy.noise import rounded_gaussian
 
 DELTA = 1e-5
-CHANCE = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("trials", [1, 30, 100_000])
@@ -44,9 +43,9 @@ def test_the_bound_holds_as_often_as_it_says() -> None:
     """Randomised response of ε = 1, 200 audits: a bound above 1 in at most one of a hundred, nearly."""
     epsilon = 1.0
     truth = math.exp(epsilon) / (1 + math.exp(epsilon))
-    above = 0
+    above, chance = 0, np.random.default_rng(0)
     for _ in range(200):
-        there, gone = CHANCE.random(400) < truth, CHANCE.random(400) > truth
+        there, gone = chance.random(400) < truth, chance.random(400) > truth
         above += audit.lower_bound(there, gone, threshold=0.5, delta=0.0).epsilon > epsilon
     assert above <= 6
     found = audit.lower_bound([1.0] * 90 + [0.0] * 10, [1.0] * 20 + [0.0] * 80, threshold=0.5, delta=1e-3)
@@ -58,11 +57,12 @@ def test_the_bound_holds_as_often_as_it_says() -> None:
 
 
 def test_a_threshold_is_not_chosen_on_what_it_is_counted_with() -> None:
-    there = CHANCE.standard_normal(1_000)
+    chance = np.random.default_rng(0)
+    there = chance.standard_normal(1_000)
     choosing, counting = there[:200].copy(), there[200:].copy()
     found = audit.audited(there, -there, DELTA)
     assert found.replays == 1_600 and found.guesses_with == (counting > found.threshold).sum()
-    shuffled = np.concatenate([choosing, CHANCE.permutation(counting) + 100])
+    shuffled = np.concatenate([choosing, chance.permutation(counting) + 100])
     assert audit.audited(shuffled, -there, DELTA).threshold == found.threshold
     for missing in ([], [1.0, math.nan, 1, 1, 1]):
         with pytest.raises(Invalid, match="audit"):
@@ -82,10 +82,10 @@ def test_two_gaussians_are_as_close_as_an_integral_says() -> None:
 
 def test_canaries_of_a_gaussian_mechanism_estimate_its_epsilon() -> None:
     """A sum with noise σ of 1,000 random unit vectors in 10,000 dimensions; the cosine of each with the sum."""
-    sigma, dimension = 1.5, 10_000
-    vectors = CHANCE.standard_normal((1_000, dimension)).astype(np.float32)
+    sigma, dimension, chance = 1.5, 10_000, np.random.default_rng(0)
+    vectors = chance.standard_normal((1_000, dimension)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    total = vectors.sum(0) + sigma * CHANCE.standard_normal(dimension)
+    total = vectors.sum(0) + sigma * chance.standard_normal(dimension)
     found = audit.canary_estimate(vectors @ total / np.linalg.norm(total), dimension, DELTA)
     norm = math.sqrt(1_000 + sigma**2 * dimension)
     assert found.mean == pytest.approx(1 / norm, rel=0.2) and found.canaries == 1_000

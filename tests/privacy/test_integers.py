@@ -12,8 +12,6 @@ import pytest
 from fedzero.errors import Invalid
 from fedzero.privacy.integers import Grid, choose_grid, clipped, floats, normalised, quantised, within
 
-BYTES = random.Random(0).randbytes
-CHANCE = np.random.default_rng(0)
 STRANGE = np.array(
     [
         [math.nan, 1, 1],
@@ -51,8 +49,8 @@ def test_the_allowance_is_the_published_one() -> None:
 @pytest.mark.parametrize("count", [1, 7, 200])
 def test_rounding_keeps_the_norm_and_the_mean(count: int) -> None:
     grid = Grid(1.0, 3, count)  # sC = 8: rounding alone would often exceed it
-    row = 0.99 * normalised(CHANCE.standard_normal((1, count)), 1.0)
-    whole = quantised(np.repeat(row, 4_000, 0), grid, BYTES)
+    row = 0.99 * normalised(np.random.default_rng(0).standard_normal((1, count)), 1.0)
+    whole = quantised(np.repeat(row, 4_000, 0), grid, random.Random(0).randbytes)
     squares = [sum(int(each) ** 2 for each in one) for one in whole]
     assert max(squares) <= grid.allowance and (whole.std(0) > 0).all()
     assert (np.abs(whole - 8 * row) < 1).all()
@@ -64,11 +62,11 @@ def test_rounding_keeps_the_norm_and_the_mean(count: int) -> None:
 
 def test_rounding_is_drawn_again_while_the_norm_is_too_large() -> None:
     """A thousand equal numbers of .4: half of the roundings exceed the allowance, none of those that are returned."""
-    grid, asked = Grid(0.4 * math.sqrt(1000), 0, 1000), []
+    grid, asked, source = Grid(0.4 * math.sqrt(1000), 0, 1000), [], random.Random(0)
 
     def counting(count: int) -> bytes:
         asked.append(count)
-        return BYTES(count)
+        return source.randbytes(count)
 
     whole = quantised(np.full((200, 1000), 0.4), grid, counting)
     assert (whole.sum(1) <= grid.allowance).all() and whole.any(1).all()
@@ -76,12 +74,12 @@ def test_rounding_is_drawn_again_while_the_norm_is_too_large() -> None:
 
 
 def test_whatever_comes_in_is_bounded() -> None:
-    grid = Grid(2.0, 10, 3)
-    whole = quantised(STRANGE, grid, BYTES)
+    grid, entropy = Grid(2.0, 10, 3), random.Random(0).randbytes
+    whole = quantised(STRANGE, grid, entropy)
     assert not whole[[0, 1, 2, 3, 4, 6]].any()  # nobody clipped them
-    assert within(quantised(clipped(STRANGE, 2.0), grid, BYTES), grid).all()
+    assert within(quantised(clipped(STRANGE, 2.0), grid, entropy), grid).all()
     with pytest.raises(Invalid, match="shape"):
-        quantised(np.zeros((2, 4)), grid, BYTES)
+        quantised(np.zeros((2, 4)), grid, entropy)
 
 
 def test_norms_of_strangers_are_checked_without_overflow() -> None:
@@ -115,9 +113,10 @@ def test_the_finest_grid_that_has_room() -> None:
 
 
 def test_sums_are_exact_as_float32_numbers() -> None:
+    generator, entropy = np.random.default_rng(0), random.Random(0).randbytes
     for clip in (1e-3, 0.7, 1e6):
         grid = choose_grid(clip, 8, units=100)
-        total = quantised(normalised(CHANCE.standard_normal((100, 8)), clip), grid, BYTES).sum(0)
+        total = quantised(normalised(generator.standard_normal((100, 8)), clip), grid, entropy).sum(0)
         assert [Fraction(float(each)) * grid.scale for each in floats(total, grid)] == total.tolist()
     assert floats(np.array([1 - (1 << 24)]), grid).dtype == np.float32
     with pytest.raises(Invalid, match="float32"):

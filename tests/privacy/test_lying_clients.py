@@ -14,6 +14,7 @@ import pytest
 from detectors import P, played, recipe, summed
 from slopes import Linear, Private, Slopes
 
+from entropy import given_entropy
 from fedzero import plugins
 from fedzero.engines.gathering import HostedClients
 from fedzero.errors import FedzeroError
@@ -149,8 +150,10 @@ def test_a_client_that_was_not_drawn_and_answers_does_not_count(tmp_path: Path) 
         others = [c for c in range(detectors.CLIENTS) if c not in there]
         return events + [msgspec.structs.replace(events[0], client=c) for c in others] if events else events
 
-    run = detectors.trial(tmp_path / "run", made)
+    with given_entropy(coins=b"coins"):
+        run = detectors.trial(tmp_path / "run", made)
     cohort = run.server.schedule.cohort(0)
+    assert 0 < len(cohort) < detectors.CLIENTS
     with patch.object(HostedClients, "receive", receive), patch.object(central, "Total", _Kept):
         run.play(1)
     assert _Kept.last == cohort

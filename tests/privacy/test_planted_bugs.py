@@ -18,6 +18,7 @@ from slopes import Slopes
 
 from entropy import given_entropy
 from fedzero import plugins
+from fedzero.directions import Keys
 from fedzero.gatherings.private import central, units
 from fedzero.oracles import rows as by_row
 from fedzero.privacy.integers import Grid
@@ -166,9 +167,14 @@ def _rows_of_a_size(root: bytes, units: int, rate: float) -> Any:
     return np.sort(generator.choice(units, round(units * rate), replace=False))
 
 
+def _keyed_rows(self: Any, round: int, client: int) -> Keys:
+    root = hashlib.sha256(repr((round, client)).encode()).digest()
+    return Keys(root, root)
+
+
 ROWS = {
     "a fixed size": (planted(by_row, "drawn_units", _rows_of_a_size), "units|deviate"),
-    "public": (lambda: given_entropy(coins=b"public"), "a second run"),
+    "public": (planted(PrivateBatches, "__call__", _keyed_rows), "a second run"),
 }
 
 

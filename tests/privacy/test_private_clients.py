@@ -14,6 +14,7 @@ import torch
 from harness import recipe_of
 
 import fedzero
+from entropy import given_entropy
 from fedzero.errors import FedzeroError
 from fedzero.gatherings.private import central
 from fedzero.gatherings.private.units import Integers, PrivateUnits
@@ -54,8 +55,10 @@ def test_without_noise_an_update_is_the_sum_of_normalised_clients_over_the_expec
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(central, "rounded_gaussian", lambda deviation, count, entropy: np.zeros(count, np.int64))
-    one, other = trial(tmp_path / "private", private()), trial(tmp_path / "plain", recipe_of(METHOD, 8, 3))
+    with given_entropy(coins=b"coins"):
+        one, other = trial(tmp_path / "private", private()), trial(tmp_path / "plain", recipe_of(METHOD, 8, 3))
     cohort = one.server.schedule.cohort(0)
+    assert len(cohort) > 1
     one.play(1)
     sending = other.server.delivery.instructions(0, cohort)
     other.engine.send(0, 0, sending.messages, sending.which)
@@ -73,7 +76,8 @@ def test_without_noise_an_update_is_the_sum_of_normalised_clients_over_the_expec
 def test_noise_has_the_deviation_that_the_accountant_counts(tmp_path: Path) -> None:
     """Rounds of which nobody takes part are noise alone: σ C/(qn) in each scalar, five deviations at most off."""
     recipe = private(DeComFL(rate=1e-9, directions=200), clients=1000, cohort=1, probability=1e-9, clip=2.0, sigma=3.0)
-    run = played(tmp_path, recipe, 20)
+    with given_entropy(coins=b"coins", noise=b"noise"):
+        run = played(tmp_path, recipe, 20)
     scalars = np.concatenate([unpack(decode_update(record.update or b"").scalars) for record in run.records])
     expected = 3.0 * 2.0 / (1e-9 * 1000)
     assert abs(scalars.std() / expected - 1) < 5 / np.sqrt(2 * scalars.size)
@@ -81,8 +85,9 @@ def test_noise_has_the_deviation_that_the_accountant_counts(tmp_path: Path) -> N
 
 
 def test_a_ledger_does_not_name_clients_and_its_costs_are_constants(tmp_path: Path) -> None:
-    run = played(tmp_path, private(clients=8, cohort=2), 12)
-    sizes = {len(run.server.schedule.cohort(round)) for round in range(12)}
+    with given_entropy(coins=b"coins"):
+        run = played(tmp_path, private(clients=8, cohort=2), 5)
+    sizes = {len(run.server.schedule.cohort(round)) for round in range(5)}
     assert len(sizes) > 1, "the draws differ in size, so constants are worth something"
     for record in run.records:
         assert (record.cohort, record.refused, record.remembered, record.loss) == ((), (), (), None)
@@ -121,8 +126,8 @@ def test_every_client_has_its_own_coin(tmp_path: Path) -> None:
 def test_two_runs_of_a_recipe_draw_other_noise_and_other_clients(tmp_path: Path) -> None:
     one, other = played(tmp_path / "1", private()), played(tmp_path / "2", private())
     assert [r.update for r in one.records] != [r.update for r in other.records]
-    drawn = [[run.server.schedule.cohort(r) for r in range(4)] for run in (one, other)]
-    assert drawn[0] != drawn[1]
+    drawn = [[run.server.schedule.cohort(r) for r in range(12)] for run in (one, other)]
+    assert drawn[0] != drawn[1], "96 coins"
 
 
 def test_a_run_ends_verified_with_its_budget_spent_and_keeps_no_cohort(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from harness import recipe_of
 
+from entropy import given_entropy
 from fedzero.errors import FedzeroError
 from fedzero.gatherings.private import central, secure
 from fedzero.ledger.records import spent_of
@@ -78,7 +79,9 @@ def test_the_noise_of_a_sum_has_the_deviation_that_is_accounted_for(tmp_path: Pa
     method = DeComFL(rate=2e-3, directions=90)
     recipe = private(rounds, clients, 1, method, probability=1e-9, sigma=sigma, clip=3.0, **kind)
     run = trial(tmp_path, recipe)
-    run.play(rounds)
+    run.engine._entropy = np.random.default_rng(8).bytes  # of hosts
+    with given_entropy(noise=b"noise"):
+        run.play(rounds)
     noise = scalars(run) * (1e-9 * clients)
     honest = recipe.privacy._honest(recipe.federation) or clients
     expected = sigma * 3.0 * np.sqrt(clients / honest)

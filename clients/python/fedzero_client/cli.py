@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fedzero_client import __version__
@@ -20,11 +21,13 @@ from fedzero_client.websocket import WebSocket
 
 LONGEST_PAUSE = 30.0
 """Seconds between two attempts to connect, at most."""
+LONGEST_LINE = 500
 WAYS = {"socket": WebSocket, "poll": Polling}
 
 
 def say(text: str) -> None:
-    print(f"fedzero-client: {text}", file=sys.stderr, flush=True)
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text[:LONGEST_LINE])  # a gateway may have said it
+    print(f"fedzero-client: {shown}", file=sys.stderr, flush=True)
 
 
 def take_part(session: Session, way: str, tell: Callable[[str], None] = say) -> None:
@@ -49,7 +52,11 @@ def _connected(session: Session, way: str) -> None:
         for frame in session.begin():
             connection.send(frame)
         while not session.finished:
-            for frame in session.receive(connection.receive()):
+            frames = session.receive(connection.receive())
+            if session.hold:
+                time.sleep(session.hold)
+                session.hold = 0.0
+            for frame in frames:
                 connection.send(frame)
             if session.pause:
                 return
@@ -58,6 +65,19 @@ def _connected(session: Session, way: str) -> None:
         raise
     finally:
         connection.close()
+
+
+def limit_memory(gibibytes: float) -> None:
+    """A graph comes from elsewhere, and its intermediate values may be of any size: the process must not take all."""
+    try:
+        import resource
+    except ImportError:  # of Windows, which has another way
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = int(gibibytes * (1 << 30))
+    if resource.RLIM_INFINITY in (soft, hard) or wanted < soft:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
 
 
 def _add_privacy(join: argparse.ArgumentParser) -> None:
@@ -89,8 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--folder", type=Path, default=Path("fedzero-device"), help="Key, answers and model of the device."
     )
     join.add_argument("--way", choices=sorted(WAYS), default="socket", help="A web socket, or polling.")
+    join.add_argument(
+        "--memory", type=float, default=4.0, help="GiB of address space at most; a graph that asks for more fails."
+    )
     _add_privacy(join)
     given = parser.parse_args(arguments)
+    limit_memory(given.memory)
     try:
         store, limit = Store(given.folder), Limit(given.epsilon, given.against)
         journal = Journal(given.journal or given.folder / FILE, limit)

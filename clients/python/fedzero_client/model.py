@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzero_client import core as cores
+from fedzero_client.core import STREAMS
 from fedzero_client.errors import Broken
 from fedzero_client.plan import MOMENTUM, Plan
 from fedzero_client.stream import F32, SHARED, checksum, derived, direction, rademacher
@@ -23,6 +25,11 @@ def keys_of(plan: Plan, round: int, step: int) -> list[int]:
 
 def added(plan: Plan, x: Sequence[F32], terms: Sequence[tuple[int, np.float32]]) -> Tensors:
     """x + Σ c z, term by term."""
+    if cores.core is not None and plan.method.distribution in STREAMS:
+        moved = [each.copy() for each in x]
+        shapes = [tensor.shape for tensor in plan.tensors]
+        if cores.core.advance(shapes, moved, (), plan.method.distribution, terms):
+            return moved
     found = []
     for ordinal, (tensor, values) in enumerate(zip(plan.tensors, x, strict=True)):
         total = values
@@ -39,6 +46,11 @@ def stepped(plan: Plan, x: Tensors, M: Tensors, round: int, step: int, rate: flo
     terms = list(zip(keys, (factor * g.astype(np.float64)).astype(np.float32), strict=True))
     if method.rule != MOMENTUM:
         return added(plan, x, terms), M
+    if cores.core is not None and method.distribution in STREAMS:
+        moved, kept = ([each.copy() for each in tensors] for tensors in (x, M))
+        shapes, hypers = [tensor.shape for tensor in plan.tensors], (rate, method.hypers[0], method.hypers[1])
+        if cores.core.advance(shapes, moved, kept, method.distribution, terms, hypers):
+            return moved, kept
     G = added(plan, [np.zeros_like(each) for each in x], terms)
     eta, beta, rest = np.float32(rate), np.float32(method.hypers[0]), np.float32(method.hypers[1])
     M = [beta * m + rest * each for m, each in zip(M, G, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedzero_client.packing import unpack
 from fedzero_client.privacy import Privacy
 from fedzero_client.stream import GAUSSIAN, RADEMACHER, RANK1
 
+PERCEPTRON, GRAPH = 1, 2
 PLAIN, PRIVATE = 1, 2
 """Versions of the plan."""
 SGD, MOMENTUM = 0, 1
@@ -20,6 +21,8 @@ FORWARD, CENTRAL = 1, 2
 BATCHES, ALL = 1, 2
 LARGEST = 1 << 28
 """Numbers of a model that this client takes."""
+LARGEST_GRAPH = 1 << 30
+"""Bytes of a graph."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Task:
     labels: tuple[str, ...]
     columns: tuple[str, ...]
     least_rows: int
+    graph: tuple[bytes, int] | None = None
+    """SHA-256 and size of a graph that stands in the place of the perceptron"""
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,12 @@ def read(data: bytes) -> Plan:
             )
         found = tuple(_tensor(*each[:4]) for each in tensors)
         privacy = Privacy(*more[0][:7]) if version == PRIVATE else None
-        plan = Plan(name, root, places, rounds, found, _method(*method[:11]), _task(*task[:7]), privacy)
+        plan = Plan(name, root, places, rounds, found, _method(*method[:11]), _task(*task[:8]), privacy)
+        _check(plan)  # numbers of another type are found here
         if privacy is not None:
             privacy.check(places, plan.method.steps * plan.method.directions)
     except (TypeError, ValueError, IndexError, Broken) as error:
         raise ClientError(f"the plan of the run cannot be read: {error}") from error
-    _check(plan)
     return plan
 
 
@@ -107,10 +112,17 @@ def _method(distribution: int, rule: int, rate: float, hypers: list[float], *res
 
 
 def _task(model: int, widths: list[int], *rest: Any) -> Task:
-    if model != 1:
-        raise ClientError(f"the model is of kind {model}, and this client has perceptrons (1) alone")
-    *columns, least = rest
-    return Task(tuple(widths), *map(tuple, columns), least)
+    if model not in (PERCEPTRON, GRAPH):
+        raise ClientError(f"the model is of kind {model}, and this client has perceptrons (1) and graphs (2) alone")
+    *columns, least = rest[:5]
+    task = Task(tuple(widths), *map(tuple, columns), least)
+    return task if model == PERCEPTRON else replace(task, graph=_graph(*rest[5][:2]))
+
+
+def _graph(sha256: bytes, size: int) -> tuple[bytes, int]:
+    if len(sha256) != 32 or not 0 < size <= LARGEST_GRAPH:
+        raise ClientError(f"the run has a graph of {size:,} bytes, and this client takes {LARGEST_GRAPH:,} at most")
+    return sha256, size
 
 
 def _check(plan: Plan) -> None:
@@ -119,7 +131,10 @@ def _check(plan: Plan) -> None:
     odd = (
         (sizes["root"] != 32, "a root of another length"),
         (sizes["numbers"] > LARGEST, f"a model of {plan.size:,} numbers"),
-        ([t.shape for t in plan.tensors] != shapes, "tensors that are not those of a perceptron"),
+        (
+            task.graph is None and [t.shape for t in plan.tensors] != shapes,
+            "tensors that are not those of a perceptron",
+        ),
         (method.distribution not in (GAUSSIAN, RADEMACHER, RANK1), f"directions of kind {method.distribution}"),
         (method.rule not in (SGD, MOMENTUM), f"the rule {method.rule}"),
         (method.rule == MOMENTUM and len(method.hypers) != 2, "a momentum without its two numbers"),

@@ -15,9 +15,10 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
-from fedzero_client import plan, signing
+from fedzero_client import __version__, plan, signing
 from fedzero_client.budget import FILE, Journal, Limit, epsilon_of
 from fedzero_client.errors import Broken, ClientError
+from fedzero_client.graph import Graph
 from fedzero_client.model import Model
 from fedzero_client.packing import pack, unpack
 from fedzero_client.privacy import CENTRAL, Entropy, Privacy
@@ -30,11 +31,15 @@ ENROL, HELLO, PROOF, ANSWER, REFUSAL, READY, FETCH, BEAT, LEAVE = range(1, 10)
 ENROLLED, CHALLENGE, WELCOME, ORDER, UPDATES, CHECKPOINT, PIECE, WAIT, ERROR, FINISH = range(16, 26)
 ANOTHER_ORDER, UNTRUE, FAILED, SPENT = 1, 2, 5, 6
 """Codes of a refusal."""
-TICKET, FULL, PLACE, REVOKED, WRONG, RUN, VERSIONS = 3, 4, 5, 6, 7, 14, 2
-HOPELESS = {VERSIONS, TICKET, FULL, PLACE, REVOKED, WRONG, RUN}
+TICKET, FULL, PLACE, REVOKED, WRONG, RUN, VERSIONS, BLOCKED = 3, 4, 5, 6, 7, 14, 2, 16
+HOPELESS = {VERSIONS, TICKET, FULL, PLACE, REVOKED, WRONG, RUN, BLOCKED}
 """Errors after which another attempt ends in the same way."""
-LASTING = {9, 10, 12}
+STALE, RATE = 9, 12
+LASTING = {STALE, 10, RATE}
 """Errors after which the session goes on."""
+PAUSES = {17: 900.0, 18: 60.0, 19: 30.0}
+"""Seconds after these errors, before another attempt makes sense."""
+BUILD = f"fedzero-client/{__version__}"
 FOR_EVER = 1 << 62
 WRITE_EVERY = 10
 """Rounds between two models on disk."""
@@ -89,6 +94,8 @@ class Session:
         self._fetched: tuple[int, bytes, int, bytes, bytearray] | None = None
         """of a checkpoint: round, SHA-256, size, digest, the bytes so far"""
         self._written = -WRITE_EVERY
+        self.hold = 0.0
+        """seconds to wait before the next frames are sent"""
         self._restore()
 
     def _restore(self) -> None:
@@ -115,8 +122,41 @@ class Session:
         if found.privacy is not None:
             self._begin_private(found, found.privacy)
         self.plan = found
-        self.model, self._worker = Model(found), Worker(found, self.rows, self.place, self._entropy)
-        self._usable = False
+        self.model, self._worker, self._usable = Model(found), None, False
+        if found.task.graph is None:
+            self._worker = Worker(found, self.rows, self.place, self._entropy)
+        elif (content := self.store.graph(*found.task.graph)) is not None:
+            self._worker = Worker(found, self.rows, self.place, self._entropy, Graph(content, found))
+
+    @property
+    def _lacks_graph(self) -> bool:
+        return self.plan is not None and self._worker is None
+
+    def _fetch_graph(self) -> list[bytes]:
+        assert self.plan is not None and self.plan.task.graph is not None
+        return [pack([FETCH, self.plan.task.graph[0], self.store.graph_length(self.plan.task.graph[0])])]
+
+    def _piece_of_graph(self, offset: int, data: bytes) -> list[bytes]:
+        """The graph comes first; what is to be done after it waits."""
+        assert self.plan is not None and self.plan.task.graph is not None
+        hashed, size = self.plan.task.graph
+        if offset != self.store.graph_length(hashed):
+            return []
+        if not data or offset + len(data) > size:
+            self.store.forget_graph(hashed)
+            raise ClientError(f"the gateway's graph does not have the {size:,} bytes of the plan")
+        self.store.add_to_graph(hashed, data)
+        if offset + len(data) < size:
+            return self._fetch_graph()
+        content = self.store.graph(hashed, size)
+        if content is None:
+            raise ClientError("the graph is not the one that the plan names")
+        assert self.place is not None
+        self._worker = Worker(self.plan, self.rows, self.place, self._entropy, Graph(content, self.plan))
+        self.tell(f"the graph is here: {size:,} bytes")
+        if self._fetched is not None:
+            return [pack([FETCH, self._fetched[1], len(self._fetched[4])])]
+        return self._now_ready() if self._usable else []
 
     def _begin_private(self, found: plan.Plan, privacy: Privacy) -> None:
         """Refuse a run with privacy that this device cannot keep; tell what it promises."""
@@ -156,8 +196,7 @@ class Session:
     # ---- frames
 
     def begin(self) -> list[bytes]:
-        """The first frames of a connection."""
-        self._fetched = None
+        """The first frames of a connection. A checkpoint that was not fetched to its end goes on where it broke off."""
         return [self._hello() if self.place is not None else self._enrol()]
 
     def _enrol(self) -> bytes:
@@ -169,32 +208,34 @@ class Session:
         self._nonce = os.urandom(16)
         data = self.store.get("plan")
         known = b"" if data is None else sha256(data).digest()
-        return pack([HELLO, VERSION, self.ticket.run, self.place, self._nonce, known, self._ready])
+        return pack([HELLO, VERSION, self.ticket.run, self.place, self._nonce, known, self._ready, BUILD])
 
     @property
     def _ready(self) -> int | None:
-        return self.model.round if self.model is not None and self._usable else None
+        usable = self.model is not None and self._usable and not self._lacks_graph
+        return self.model.round if self.model is not None and usable else None
 
     def receive(self, data: bytes) -> list[bytes]:
         frame = unpack(data)
         if not isinstance(frame, list) or not frame:
             raise Broken("a frame is no array")
-        obeys: dict[Any, Callable[..., list[bytes]]] = {
-            ENROLLED: self._enrolled,
-            CHALLENGE: self._challenged,
-            WELCOME: self._welcomed,
-            ORDER: self._ordered,
-            UPDATES: self._updated,
-            CHECKPOINT: self._offered,
-            PIECE: self._piece,
-            WAIT: self._wait,
-            ERROR: self._error,
-            FINISH: self._finish,
+        obeys: dict[Any, tuple[Callable[..., list[bytes]], int]] = {
+            ENROLLED: (self._enrolled, 5),
+            CHALLENGE: (self._challenged, 2),
+            WELCOME: (self._welcomed, 4),
+            ORDER: (self._ordered, 5),
+            UPDATES: (self._updated, 2),
+            CHECKPOINT: (self._offered, 2),
+            PIECE: (self._piece, 2),
+            WAIT: (self._wait, 2),
+            ERROR: (self._error, 2),
+            FINISH: (self._finish, 3),
         }
         if frame[0] not in obeys:
             raise Broken(f"a frame with the tag {frame[0]!r}")
+        obey, fields = obeys[frame[0]]
         try:
-            return obeys[frame[0]](*frame[1:])
+            return obey(*frame[1 : 1 + fields])  # elements behind the last field are of a later version
         except (TypeError, ValueError, IndexError) as error:
             raise Broken(f"frame {frame[0]} does not have the fields that it should: {error}") from error
 
@@ -225,7 +266,7 @@ class Session:
             self.store.put(plan=data)
         assert self.plan is not None
         self.tell(f"run {self.plan.name!r}, round {round} of {self.plan.rounds}")
-        return []
+        return self._fetch_graph() if self._lacks_graph else []
 
     def _ordered(self, round: int, exchange: int, attempt: int, body: bytes, signature: bytes) -> list[bytes]:
         numbered = numbers(round, exchange, attempt)
@@ -234,7 +275,9 @@ class Session:
         before = self.store.answer(round, exchange, attempt)
         if before is not None and before[0] != sha256(body).digest():
             return [self._refusal(round, exchange, attempt, ANOTHER_ORDER, "another order under the same number")]
-        assert self.plan is not None and self.model is not None and self._worker is not None
+        assert self.plan is not None and self.model is not None
+        if self._worker is None:
+            return [self._refusal(round, exchange, attempt, FAILED, "this device does not have the graph yet")]
         work, pairs = unpack(body)[:2]
         rates = plan.Rates(self.plan, pairs)
         tag, asked, part, updates = unpack(work)[:4]
@@ -249,7 +292,10 @@ class Session:
             if why := self._reserved((round, exchange, attempt), body):
                 self.finished = True
                 return [self._refusal(round, exchange, attempt, SPENT, why), pack([LEAVE])]
-            reply = self._worker.reply(self.model, round, exchange, rates.at(round))
+            try:
+                reply = self._worker.reply(self.model, round, exchange, rates.at(round))
+            except ClientError as reason:  # of a graph: its numbers are not a device's fault
+                return [self._refusal(round, exchange, attempt, FAILED, str(reason))]
             signed = self._signed(answer(self.ticket.run, self.place or 0, numbered, body, reply))
             most = KEPT if self.plan.privacy is None else FOR_EVER  # what was drawn is never drawn again
             self.store.keep(round, exchange, attempt, body, reply, signed, most)
@@ -293,6 +339,8 @@ class Session:
     def _now_ready(self) -> list[bytes]:
         assert self.model is not None
         self._write()
+        if self._lacks_graph:
+            return []  # it is said once the graph is here
         return [pack([READY, self.model.round, self.model.digest()])]
 
     def _offered(self, body: bytes, signature: bytes) -> list[bytes]:
@@ -303,9 +351,13 @@ class Session:
             raise Broken(f"a checkpoint of {size} bytes where the model has {self.model.length}")
         before = self._fetched[4] if self._fetched is not None and self._fetched[1] == hashed else bytearray()
         self._fetched = round, hashed, size, digest, before
+        if self._lacks_graph:
+            return []
         return [pack([FETCH, hashed, len(before)])]
 
     def _piece(self, offset: int, data: bytes) -> list[bytes]:
+        if self._lacks_graph:
+            return self._piece_of_graph(offset, data)
         if self._fetched is None or offset != len(self._fetched[4]):
             return []
         round, hashed, size, digest, found = self._fetched
@@ -338,7 +390,16 @@ class Session:
         if code in HOPELESS:
             raise ClientError(f"the gateway says: {text}")
         if code not in LASTING:
+            self.pause = PAUSES.get(code, 0.0)
             raise Broken(f"the gateway says: {text}")
+        if code == STALE and self._lacks_graph:
+            raise ClientError(f"the gateway does not have the graph of the plan: {text}")
+        if code == RATE and (self._lacks_graph or self._fetched is not None):  # a Fetch was not read: again
+            self.hold = 1.0
+            if self._lacks_graph:
+                return self._fetch_graph()
+            assert self._fetched is not None
+            return [pack([FETCH, self._fetched[1], len(self._fetched[4])])]
         self.tell(f"the gateway says: {text}")
         return []
 

@@ -81,6 +81,39 @@ class Store:
         self._db.execute("DELETE FROM answers WHERE round < ?", (round - most,))
         self._db.execute("COMMIT")
 
+    # ---- graphs: files beside the database, by their SHA-256
+
+    def _graph(self, sha256: bytes, whole: bool = True) -> Path:
+        return self.folder / f"{sha256.hex()}.{'onnx' if whole else 'part'}"
+
+    def graph(self, sha: bytes, size: int) -> bytes | None:
+        """The content of a graph that is here as a whole. A file that is another one is deleted."""
+        part, whole = self._graph(sha, False), self._graph(sha)
+        if self.graph_length(sha) == size:
+            part.replace(whole)
+        try:
+            content = whole.read_bytes() if whole.stat().st_size == size else b""
+        except OSError:
+            return None
+        if sha256(content).digest() == sha:
+            return content
+        whole.unlink()
+        return None
+
+    def graph_length(self, sha: bytes) -> int:
+        """Bytes of a graph that have come."""
+        try:
+            return self._graph(sha, False).stat().st_size
+        except OSError:
+            return 0
+
+    def add_to_graph(self, sha: bytes, data: bytes) -> None:
+        with self._graph(sha, False).open("ab") as file:
+            file.write(data)
+
+    def forget_graph(self, sha: bytes) -> None:
+        self._graph(sha, False).unlink(missing_ok=True)
+
     def model(self) -> tuple[int, bytes, bytes] | None:
         """(round, digest, state)"""
         found: tuple[int, bytes, bytes] | None

@@ -9,6 +9,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzero_client import core as cores
+
 GAUSSIAN, RADEMACHER, RANK1, COLUMNS, BATCH = 1, 2, 4, 5, 6
 SHARED = -1
 F32 = NDArray[np.float32]
@@ -89,7 +91,8 @@ def gaussian(key: int, ordinal: int, count: int) -> F32:
     return found
 
 
-def _factor(key: int, domain: int, ordinal: int, count: int) -> F32:
+def factor(key: int, domain: int, ordinal: int, count: int) -> F32:
+    """Signs of rows (domain 4), or of columns (5, with the low half of the key)."""
     octets = blocks(key, domain, ordinal, -(-count // 128)).astype("<u4").view(np.uint8)
     return _signs(np.unpackbits(octets.reshape(-1), bitorder="little")[:count])
 
@@ -97,7 +100,7 @@ def _factor(key: int, domain: int, ordinal: int, count: int) -> F32:
 @lru_cache(maxsize=256)
 def rank_one(key: int, ordinal: int, rows: int, columns: int) -> F32:
     """a bᵀ, row by row."""
-    a, b = _factor(key, RANK1, ordinal, rows), _factor(key & 0xFFFFFFFF, COLUMNS, ordinal, columns)
+    a, b = factor(key, RANK1, ordinal, rows), factor(key & 0xFFFFFFFF, COLUMNS, ordinal, columns)
     return np.outer(a, b).reshape(-1)
 
 
@@ -115,7 +118,10 @@ def batch(root: bytes, round: int, step: int, place: int, rows: int, size: int) 
     """`size` of 0 … rows − 1 without replacement, ascending; all of them if there are no more."""
     if rows <= size:
         return np.arange(rows)
-    words = _Words(derived(root, "batch", round, step, place))
+    key = derived(root, "batch", round, step, place)
+    if cores.core is not None:
+        return cores.core.sample(key, rows, size)
+    words = _Words(key)
     taken: set[int] = set()
     for j in range(rows - size, rows):  # Floyd
         t = words.below(j + 1)
@@ -146,6 +152,8 @@ class _Words:
 
 
 def checksum(x: F32) -> int:
+    if cores.core is not None:
+        return cores.core.checksum(x)
     with np.errstate(over="ignore"):
         h = np.arange(x.size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + x.view(np.uint32).astype(np.uint64)
         for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzero_client import core as cores
 from fedzero_client.errors import ClientError
+from fedzero_client.graph import Graph
 from fedzero_client.model import Model, added, keys_of, loss, stepped
 from fedzero_client.packing import pack
 from fedzero_client.plan import ALL, CENTRAL, Plan
@@ -38,7 +40,7 @@ class Rows:
 class Worker:
     """Rows that fit a plan, and what a place does with them."""
 
-    def __init__(self, plan: Plan, rows: Rows, place: int, entropy: Entropy = os.urandom):
+    def __init__(self, plan: Plan, rows: Rows, place: int, entropy: Entropy = os.urandom, graph: Graph | None = None):
         task, self._entropy = plan.task, entropy
         if rows.x.ndim != 2 or rows.x.shape[1] != task.widths[0] or rows.y.shape != (len(rows.x),):
             shape = f"x has shape {rows.x.shape} and y {rows.y.shape}"
@@ -49,12 +51,17 @@ class Worker:
             raise ClientError(
                 f"labels go from {rows.y.min()} to {rows.y.max()}: the run has 0 to {task.widths[-1] - 1}"
             )
-        mean, deviation = np.array(task.mean, np.float32), np.array(task.deviation, np.float32)
-        self.plan, self.place = plan, place
-        self.x: F32 = (rows.x.astype(np.float32) - mean) / deviation
-        self.y = rows.y
+        self.plan, self.place, self.graph = plan, place, graph
+        self.x, self.y = self._normalised(rows.x), rows.y
         if not np.isfinite(self.x).all():
             raise ClientError("x has NaN or infinite numbers")
+
+    def _normalised(self, x: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Two operations of float32; of a graph with whole numbers, the rows as they are."""
+        if self.graph is not None and self.graph.whole:
+            return x.astype(np.int64)
+        mean, deviation = np.array(self.plan.task.mean, np.float32), np.array(self.plan.task.deviation, np.float32)
+        return (x.astype(np.float32) - mean) / deviation
 
     def reply(self, model: Model, round: int, exchange: int, rate: float) -> bytes:
         """The inner reply of a turn at a model that is ready for the round."""
@@ -72,7 +79,7 @@ class Worker:
         try:
             with np.errstate(all="ignore"):
                 scalars = self.scalars(model, round, rate)[0]
-        except (ArithmeticError, ValueError, MemoryError):
+        except (ArithmeticError, ValueError, MemoryError, ClientError):
             scalars = np.zeros(method.steps * method.directions, np.float32)
         sent = privacy.sent(scalars, self._entropy)
         return pack([round, exchange, model.digest(), sent, b"", method.steps * points])
@@ -101,6 +108,13 @@ class Worker:
         signs = (1, -1) if central else (1,)
         terms = [[(key, np.float32(s * method.radius))] for key in keys_of(plan, round, step) for s in signs]
         points = terms if central else [[], *terms]
+        if self.graph is not None:
+            return self.graph.values(x, points, rows, labels)
+        if cores.core is not None and method.distribution in cores.STREAMS:
+            shapes = [tensor.shape for tensor in plan.tensors]
+            found = cores.core.losses(shapes, x, method.distribution, points, rows, labels)
+            if found is not None:
+                return found
         return np.array([loss(plan, added(plan, x, each), rows, labels) for each in points])
 
 

@@ -16,7 +16,8 @@ from fedzero.lines import print_line
 
 # Commands come to be by import, and help shows them in that order.
 # isort: off
-from fedzero.cli import runs, privacy, tuning, patching, federation, site, devices, listing, doctor, new  # noqa: F401
+from fedzero.cli import runs, privacy, tuning, patching, federation, site  # noqa: F401
+from fedzero.cli import devices, conformance, exporting, listing, doctor, new  # noqa: F401
 
 # isort: on
 

@@ -1,12 +1,14 @@
-"""Commands about the devices of a run: tickets, places, and whether a gateway can be reached."""
+"""Commands about the devices of a run: tickets, places, pauses, and whether a gateway can be reached."""
 
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from fedzero.cli import options
 from fedzero.cli.common import FEDERATIONS, app, out, say, tell
@@ -14,11 +16,13 @@ from fedzero.errors import FedzeroError
 from fedzero.lines import printable
 
 if TYPE_CHECKING:
+    from fedzero.engines.devices.controls import Controls
     from fedzero.engines.devices.registry import Registry
 
 devices = typer.Typer(help="Phones, browsers and boards that take part in a run.", no_args_is_help=True)
 app.add_typer(devices, name="devices", rich_help_panel=FEDERATIONS)
 
+FACTS = (("protocol", 40), ("run", 16), ("places", 20))
 RunFolder = Annotated[Path, options.argument(help="Folder of the run; it may be one that has not begun.")]
 
 
@@ -58,23 +62,84 @@ def ticket(
 
 @devices.command("list")
 def list_(folder: options.Folder) -> None:
-    """Show the tickets of a run and who has its places.
+    """Show the tickets of a run, who has its places, their bytes, and what the operator has said.
+
+    Bytes are those of frames, without web sockets, TLS and TCP. A gateway that runs writes them every five seconds.
 
     Example: fedzero devices list runs/class
     """
     from rich.table import Table
 
+    from fedzero.engines.devices.controls import day_of
+
     registry, now = _registry(folder, new=False), time.time()
-    tickets, places = Table("ticket", "used", "state"), Table("place", "ticket", "key", "since", "state")
+    with closing(_controls(folder)) as controls:
+        traffic, paused, blocked = controls.traffic(), controls.paused, controls.blocked
+    tickets = Table("ticket", "used", "state")
+    places = Table("place", "ticket", "key", "since", "state", "seen", "up", "down", "today", "build")
     for each in registry.tickets():
         state = "withdrawn" if each.revoked else "expired" if each.expires < now else _left(each.expires - now)
         tickets.add_row(each.name, f"{each.used} of {each.uses}", state)
     for holder in registry.places():
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(holder.at))
-        state = "withdrawn" if holder.revoked else "holds it"
-        places.add_row(str(holder.place), holder.ticket, holder.key.hex()[:16], since, state)
+        found = traffic.get(holder.place)
+        state = "withdrawn" if holder.revoked else "here" if found and found.here else "away"
+        row = [str(holder.place), holder.ticket, holder.key.hex()[:16], _clock(holder.at), state]
+        if found is not None:
+            today = found.today if found.day == day_of(now) else 0
+            row += [_clock(found.seen), *(f"{count:,}" for count in (found.up, found.down, today))]
+            row.append(escape(printable(found.build, 32)))
+        places.add_row(*row)
     out.print(tickets)
     out.print(places)
+    if traffic:
+        up, down = sum(t.up for t in traffic.values()), sum(t.down for t in traffic.values())
+        tell(f"{sum(t.here for t in traffic.values())} here; {up:,} bytes up, {down:,} down in all")
+    if paused:
+        tell(f"paused: {printable(paused, 200)}")
+    if blocked:
+        tell(f"blocked builds: {printable(', '.join(blocked), 400)}")
+
+
+@devices.command()
+def pause(
+    folder: options.Folder, why: Annotated[str, typer.Option(help="What devices are told.")] = "back soon"
+) -> None:
+    """Pause a run: the round that is open is finished, then devices are sent away, and nobody is asked.
+
+    Example: fedzero devices pause runs/class --why 'lunch'
+    """
+    with closing(_controls(folder)) as controls:
+        controls.pause(printable(why, 200) or "back soon")
+    tell(f"paused once the round that is open is over: `fedzero devices resume {folder}` goes on")
+
+
+@devices.command()
+def resume(folder: options.Folder) -> None:
+    """Go on after a pause. Devices come back within half a minute.
+
+    Example: fedzero devices resume runs/class
+    """
+    with closing(_controls(folder)) as controls:
+        controls.go_on()
+    tell("devices are let in again")
+
+
+@devices.command()
+def block(
+    folder: options.Folder,
+    build: Annotated[str, typer.Argument(help="A build as `fedzero devices list` shows it; * stands for anything.")],
+    lift: Annotated[bool, typer.Option("--lift", help="Let it in again.")] = False,
+) -> None:
+    """Let no device of a build in: one with a mistake, for instance. Builds are what devices say of themselves.
+
+    Example: fedzero devices block runs/class 'fedzero-client/0.1.*'
+    """
+    with closing(_controls(folder)) as controls:
+        if not lift:
+            controls.block(build)
+        elif not controls.unblock(build):
+            raise FedzeroError(f"{build!r} is not blocked: `fedzero devices list {folder}` shows what is")
+    tell(f"{printable(build, 100)} is {'let in again' if lift else 'blocked'}")
 
 
 @devices.command()
@@ -108,7 +173,8 @@ def check(url: Annotated[str, typer.Argument(help="Address of a gateway, or a ti
     Example: fedzero devices check https://training.example.org
     """
     about = _about(url)
-    tell(f"{printable(str(about.get('protocol')), 40)}, run {str(about.get('run'))[:16]}, {about.get('places')} places")
+    protocol, run, places = (printable(str(about.get(name)), most) for name, most in FACTS)
+    tell(f"{protocol}, run {run}, {places} places")
     if url.startswith("http://"):
         tell("plain http: for devices on that machine only; browsers elsewhere refuse to make keys for it")
     else:
@@ -146,6 +212,17 @@ def _registry(folder: Path, new: bool = True) -> Registry:
     if not new and not (folder / DEVICES).exists():
         raise FedzeroError(f"{folder} has no devices: `fedzero devices ticket {folder}` makes the first ticket")
     return Registry(folder)
+
+
+def _controls(folder: Path) -> Controls:
+    from fedzero.engines.devices.controls import Controls
+
+    _registry(folder, new=False).close()
+    return Controls(folder)
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _left(seconds: float) -> str:

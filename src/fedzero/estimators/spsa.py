@@ -29,6 +29,8 @@ from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Points
 
 Difference = Literal["forward", "central", "mean"]
+SPHERES = ("sphere", "unit-sphere")
+"""Distributions whose points carry a factor that depends on the direction."""
 
 
 def expect_others(difference: Difference, directions: int) -> None:
@@ -69,7 +71,7 @@ def scales_of(
     params: Params, directions: tuple[int, ...], distribution: Distribution
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The factors of points and of slopes: √d/‖n‖ both on the sphere, 1/‖n‖ and d/‖n‖ on the unit sphere."""
-    if distribution not in ("sphere", "unit-sphere"):
+    if distribution not in SPHERES:
         ones = (1.0,) * len(directions)
         return ones, ones
     norms, d = [params.norm(key) for key in directions], params.size
@@ -104,10 +106,9 @@ def _raw(values: F64, radius: float, difference: Difference) -> F64:
     return found
 
 
-@lru_cache(maxsize=256)
 def _plain(scales: tuple[float, ...]) -> bool:
     """Whether all factors are one."""
-    return all(scale == 1.0 for scale in scales)
+    return scales.count(1.0) == len(scales)
 
 
 def points_of(
@@ -119,8 +120,19 @@ def points_of(
     rank: int = 1,
 ) -> tuple[Points, tuple[float, ...]]:
     """Probe points around the parameters, and the scales that `slopes` needs to read them."""
+    if distribution not in SPHERES:
+        return _plain_points(directions, radius, difference, distribution, rank)
     points, scales = scales_of(params, directions, distribution)
     return probes(directions, points, radius, difference, stream_of(distribution, rank)), scales
+
+
+@lru_cache(maxsize=256)
+def _plain_points(
+    directions: tuple[int, ...], radius: float, difference: Difference, distribution: Distribution, rank: int
+) -> tuple[Points, tuple[float, ...]]:
+    """Without factors, points are the same for all parameters: made once for the clients of a round."""
+    ones = (1.0,) * len(directions)
+    return probes(directions, ones, radius, difference, stream_of(distribution, rank)), ones
 
 
 def queries_of(directions: int, difference: Difference) -> int:

@@ -64,10 +64,11 @@ class Durable:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._db.execute("COMMIT")  # fails where the disk is full
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite itself may have rolled back
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def _one(self, query: str, *values: object) -> tuple[int, ...]:
         row: tuple[int, ...] = self._db.execute(query, values).fetchone()

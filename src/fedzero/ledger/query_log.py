@@ -61,8 +61,11 @@ class LedgerLog:
         rows = list(_read(ledger))
         self._common = Common(clients, _places(rows))
         self._remember(rows)
-        self._located = {row.round for row in rows if _locates(row)}
-        """rounds of which client 0's rows have coordinates, its latest one aside"""
+        self._located: dict[int, set[int]] = {}
+        """by client: rounds of which its rows have coordinates, its latest one aside"""
+        for row in rows:
+            if row.point is not None and row.ordinal != EVALUATION:
+                self._located.setdefault(row.client, set()).add(row.round)
 
     def _remember(self, rows: Sequence[Query]) -> None:
         self._memory.write(rows)
@@ -82,18 +85,16 @@ class LedgerLog:
         self.traffic.note(rows)
 
     def _forget(self, db: sqlite3.Connection, client: int, stale: int, now: int) -> None:
-        """The coordinates of a round that is over, but for those of the best point, which client 0's rows have."""
-        rounds, kept = {stale}, b""
-        if client == 0:
-            best = self._common.best(now)
-            rounds |= self._located
-            kept = b"" if best is None else digest_of(best.point)
+        """The coordinates of a round that is over, but for those of the best point: whichever client gave the last
+        value there has them."""
+        best = self._common.best(now)
+        rounds, kept = {stale} | self._located.get(client, set()), b"" if best is None else digest_of(best.point)
         where = "round = ? AND client = ? AND ordinal >= 0"
         for round in rounds:
             db.execute(f"UPDATE queries SET point = NULL WHERE {where} AND digest != ?", (round, client, kept))
-        if client == 0:
-            left = f"SELECT 1 FROM queries WHERE {where} AND digest = ?"
-            self._located = {round for round in rounds if db.execute(left, (round, client, kept)).fetchone()} | {now}
+        left = f"SELECT 1 FROM queries WHERE {where} AND digest = ? AND point IS NOT NULL"
+        here = {round for round in rounds if db.execute(left, (round, client, kept)).fetchone()}
+        self._located[client] = here | {now}
 
     def spent(self, client: int) -> int:
         return self._memory.spent(client)
@@ -192,10 +193,6 @@ class Common:
 
 def _places(rows: Iterable[Query]) -> dict[bytes, bytes]:
     return {row.digest: row.point for row in rows if row.point is not None}
-
-
-def _locates(row: Query) -> bool:
-    return row.client == 0 and row.point is not None and row.ordinal != EVALUATION
 
 
 def at_models(ledger: Ledger) -> dict[int, dict[int, float]]:

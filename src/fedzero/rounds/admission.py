@@ -8,6 +8,7 @@ import numpy as np
 
 from fedzero.directions.terms import F32
 from fedzero.errors import Refused
+from fedzero.methods.contract import Cost
 from fedzero.oracles.ranges import strange_loss
 from fedzero.protocol.engine import Tied
 from fedzero.protocol.messages import MEMORY_DIGEST, Reply, decode_reply, loss_of
@@ -26,6 +27,8 @@ class Admission:
         self.plan, self.tracker, self.models = plan, tracker, dict(models or {})
         self.remembering = plan.traits.remembers or plan.chain.feedback
         self._round = self._oldest = 0
+        self._expected: tuple[tuple[int, int], Cost, int] = (-1, -1), Cost((), 0), 0
+        """the round and exchange that were asked about last, with the costs and the limit of their replies"""
 
     def begin(self, round: int, replica: Replica | None, oldest: int) -> None:
         """Keep the digest of the model at which a round is asked, and the digests of the last `oldest` rounds."""
@@ -46,7 +49,14 @@ class Admission:
 
     def limit(self, round: int, exchange: int) -> int:
         """The most bytes that a reply may have."""
-        return self.plan.chain.limit(self.plan.cost(round).replies[exchange]) + 128
+        return self._of(round, exchange)[1]
+
+    def _of(self, round: int, exchange: int) -> tuple[Cost, int]:
+        """The costs of a round, and the limit of its replies."""
+        if self._expected[0] != (round, exchange):
+            cost = self.plan.cost(round)
+            self._expected = (round, exchange), cost, self.plan.chain.limit(cost.replies[exchange]) + 128
+        return self._expected[1:]
 
     def queries(self, round: int, client: int) -> int:
         """The most queries that a client makes in a round."""
@@ -56,8 +66,8 @@ class Admission:
 
     def admit(self, round: int, exchange: int, client: int, data: bytes) -> Admitted:
         """The reply of a client, unpacked; raises `Refused`."""
-        cost = self.plan.cost(round)
-        reply = decode_reply(data, self.limit(round, exchange))
+        cost, limit = self._of(round, exchange)
+        reply = decode_reply(data, limit)
         if reply.round != round:
             raise Refused(f"answered round {reply.round}, not round {round}")
         if reply.exchange != exchange:
@@ -69,7 +79,7 @@ class Admission:
             values, loss = chain.decode(reply.values, cost.replies[exchange]), loss_of(reply.loss, chain.hides_loss)
         if loss is not None and not chain.hides_loss and (why := strange_loss(loss, self.plan.least_loss)):
             raise Refused(f"says {why}")
-        most = self.queries(round, client)
+        most = self.queries(round, client) if cost.first_queries else cost.queries
         if reply.queries > most:
             raise Refused(f"says it asked its function {reply.queries} times where the method asks {most} times")
         keeps = self.remembering and exchange + 1 == len(cost.replies)

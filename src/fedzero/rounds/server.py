@@ -300,21 +300,22 @@ class Server:
         client, data = arrival.client, arrival.data
         if isinstance(data, bytes):
             tally.bytes_up += len(data)
-        if why := self.admission.closed(arrival.asked, found.asked.get(client)):
+        open = found.asked.get(client)
+        if arrival.asked != open and (why := self.admission.closed(arrival.asked, open)):
             tally.stale[client] = why
             return
         try:
-            if client not in found.asked:
+            if open is None:
                 raise Refused("was not asked")
-            if isinstance(data, Undelivered):
-                found.undelivered.add(client)
             if isinstance(data, Exception):
+                if isinstance(data, Undelivered):
+                    found.undelivered.add(client)
                 raise Refused(f"failed: {data}")
             if client in found.replies:
                 raise Refused("answered twice; the first answer counts")
-            if self.schedule.oldest and found.asked[client] not in self.admission.models:
-                raise Refused(f"answered round {found.asked[client]}, whose model is not known here any more")
-            found.replies[client] = self.admission.admit(found.asked[client], exchange, client, data)
+            if self.schedule.oldest and open not in self.admission.models:
+                raise Refused(f"answered round {open}, whose model is not known here any more")
+            found.replies[client] = self.admission.admit(open, exchange, client, data)
         except Refused as reason:
             if client not in found.replies:
                 found.refuse(client, printable(str(reason), LONGEST_SAID))

@@ -6,11 +6,12 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
+from fedzero.oracles.portable import Oracle
 from fedzero.tasks import images
 from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.models import LargeCnn, Perceptron, SmallCnn, initialise
@@ -45,6 +46,12 @@ class ImageTask(Task):
     def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module:
         return self.made(context.device.type == "cpu").to(context.device) if given is None else given
 
+    def oracle(self, context: BuildContext) -> Oracle:
+        """Rows are the 784 pixels of a picture, from 0 to 255."""
+        mean, deviation = images.STATISTICS["mnist" if isinstance(self, Mnist) else "fashion"]
+        module = Pictures(self.made(channels_last=False))
+        return Oracle(module, 28 * 28, outputs_of(module.module), mean=255 * mean, deviation=255 * deviation)
+
     def _problem(self, dataset: images.Dataset, clients: int, context: BuildContext) -> Problem:
         data, device = images.load(dataset, self.full, context.data), context.device
         parts = split(self.partition, data.train_y.astype(np.int64), clients, context.keys)
@@ -57,6 +64,24 @@ class ImageTask(Task):
         )
         objective = ModuleObjective(module, list(test), exact=self.exact)
         return Problem(params, objective, images.LabelledShards(x, y, parts, self.batch, dataset))
+
+
+class Pictures(nn.Module):
+    """A model of pictures (n, 1, 28, 28) as one of rows of 784 numbers."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.module(x.view(-1, 1, 28, 28))
+        return logits
+
+
+def outputs_of(module: nn.Module) -> int:
+    """The outputs of the last layer."""
+    *_, last = (part for part in module.modules() if isinstance(part, nn.Linear))
+    return last.out_features
 
 
 class Mnist(ImageTask, tag="mnist"):

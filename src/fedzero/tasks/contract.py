@@ -25,6 +25,7 @@ from fedzero.model.params import Params
 from fedzero.model.value import TaggedConfig
 from fedzero.oracles import Metrics, Objective, Pictures, Readied, Sample, Shards
 from fedzero.oracles.blackbox import Metered
+from fedzero.oracles.portable import Oracle
 
 FIXED = "fixed.safetensors"
 """Frozen weights and buffers of the module, beside the base: see `model.fixed`."""
@@ -158,6 +159,10 @@ class Task(TaggedConfig):
         """The module whose parameters a run trains, without data: `given`, before training, or made as the recipe says;
         None: the task trains none. Raise `FedzeroError` where it must be given."""
         return given
+
+    def oracle(self, context: BuildContext) -> Oracle:
+        """What `fedzero export-oracle` makes a graph of: logits of rows of numbers. Refused where it has none."""
+        raise FedzeroError(f"task.kind = {self.__struct_config__.tag!r} is not a classification of rows of numbers")
 
     def portable(self) -> Task:
         """The task as a patch contains it, without local paths."""

@@ -29,6 +29,8 @@ from fedzero.model.files import load_arrays
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
+from fedzero.oracles.portable import INT64, Oracle
+from fedzero.oracles.portable.running import Graph, GraphObjective
 from fedzero.tasks import images
 from fedzero.tasks.contract import BuildContext, Problem, Task
 
@@ -61,6 +63,9 @@ class Devices(Task, tag="devices"):
     batch: PositiveInt = 32
     least_rows: PositiveInt = 1
     """A device with fewer rows does not take part."""
+    graph: str = ""
+    """A file from `fedzero export-oracle`, which devices evaluate in the place of a perceptron; widths has two numbers
+    then, of a row and of labels."""
 
     @property
     def least_loss(self) -> float:
@@ -68,10 +73,12 @@ class Devices(Task, tag="devices"):
 
     @property
     def label(self) -> str:
-        return f"rows of devices, {'-'.join(map(str, self.widths))}"
+        return f"rows of devices, {Path(self.graph).name if self.graph else '-'.join(map(str, self.widths))}"
 
     def check(self) -> None:
         inputs, outputs = self.widths[0], self.widths[-1]
+        if self.graph and len(self.widths) != 2:
+            raise FedzeroError("task.widths has two numbers where there is a task.graph: of a row, and of labels")
         for name, value in (("mean", self.mean), ("deviation", self.deviation)):
             if isinstance(value, tuple) and len(value) != inputs:
                 raise FedzeroError(f"task.{name} has {len(value)} numbers where a row has {inputs}")
@@ -84,17 +91,40 @@ class Devices(Task, tag="devices"):
     def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module:
         return Layers(self.widths).to(context.device) if given is None else given
 
+    def oracle(self, context: BuildContext) -> Oracle:
+        if self.graph or isinstance(self.mean, tuple) or isinstance(self.deviation, tuple):
+            raise FedzeroError("a graph is made of a task without task.graph, with one number for mean and deviation")
+        return Oracle(self.module(context), self.widths[0], self.widths[-1], mean=self.mean, deviation=self.deviation)
+
     def build(self, clients: int, context: BuildContext) -> Problem:
+        if self.graph:
+            return self._of_graph(clients, context)
         x, y = self._held_out(context)
         module = self.module(context)
         params = Params.of_module(module)
         params.load(first_model(params, context.keys))
         test = list(zip(torch.split(x, TESTED), torch.split(y, TESTED), strict=True))
-        digest = hashlib.sha256(x.cpu().numpy().tobytes() + y.cpu().numpy().tobytes()).hexdigest()[:16]
-        facts = {"data": f"{len(x):,} held-out rows, {digest}; the others are on devices"}
-        return Problem(params, ModuleObjective(module, test), Elsewhere(clients), facts)
+        return Problem(params, ModuleObjective(module, test), Elsewhere(clients), _facts(x, y))
 
-    def _held_out(self, context: BuildContext) -> tuple[Tensor, Tensor]:
+    def _of_graph(self, clients: int, context: BuildContext) -> Problem:
+        graph = Graph(Path(context.path(self.graph, "task.graph")))
+        form = graph.form
+        if (form.inputs, form.classes) != self.widths:
+            raise FedzeroError(
+                f"task.graph has rows of {form.inputs} numbers and {form.classes} labels: say so in widths"
+            )
+        tokens = form.type == INT64
+        if tokens and (self.mean, self.deviation) != (0.0, 1.0):
+            raise FedzeroError("task.graph has rows of whole numbers: leave out task.mean and task.deviation")
+        x, y = self._held_out(context, tokens)
+        shapes = zip(graph.names, form.slots, strict=True)
+        params = Params({name: torch.zeros(slot.shape, device=context.device) for name, slot in shapes})
+        params.load(first_model(params, context.keys))
+        facts = _facts(x, y) | {"graph": f"SHA-256 {graph.sha256.hex()}, {graph.size:,} bytes"}
+        return Problem(params, GraphObjective(graph, x.cpu().numpy(), y.cpu()), Elsewhere(clients), facts)
+
+    def _held_out(self, context: BuildContext, tokens: bool = False) -> tuple[Tensor, Tensor]:
+        """tokens: rows are whole numbers, and are not normalised."""
         if self.test in PACKAGED:
             found = images.load_subset(self.test)  # type: ignore[arg-type]  # one of the two
             rows, labels = found.test_x.reshape(len(found.test_x), -1), found.test_y
@@ -112,6 +142,8 @@ class Devices(Task, tag="devices"):
             )
         if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= outputs:
             raise FedzeroError(f"task.test: labels in y must be whole numbers from 0 to {outputs - 1}")
+        if tokens:
+            return torch.from_numpy(rows.astype(np.int64)), torch.from_numpy(labels.astype(np.int64))
         x = torch.from_numpy(self.normalised(rows)).to(context.device)
         if not bool(torch.isfinite(x).all()):
             raise FedzeroError("task.test: x has NaN or infinite numbers")
@@ -121,6 +153,11 @@ class Devices(Task, tag="devices"):
         """Two operations of float32."""
         mean, deviation = np.asarray(self.mean, np.float32), np.asarray(self.deviation, np.float32)
         return (np.asarray(rows, np.float32) - mean) / deviation
+
+
+def _facts(x: Tensor, y: Tensor) -> dict[str, str]:
+    digest = hashlib.sha256(x.cpu().numpy().tobytes() + y.cpu().numpy().tobytes()).hexdigest()[:16]
+    return {"data": f"{len(x):,} held-out rows, {digest}; the others are on devices"}
 
 
 class Layers(nn.Module):

@@ -89,21 +89,12 @@ def _run(
         for line in () if resuming else coalitions.warnings(recipe, real=True):
             watch.warn(line)
     watch.phase("")  # from now on the activity of sites is reported in lines
-    sites = (SiteAssignment.of(folder) if resuming else None) or SiteAssignment(secrets.token_hex(8), {})
-
-    def assigned(here: Collection[str]) -> Assignment:
-        nonlocal sites
-        if recipe.privacy and sites.clients:  # a site's clients have their coins and their rows there
-            return sites.clients
-        names = list(dict.fromkeys([*service.roster(), *here]))
-        sites = SiteAssignment(sites.run, assign(names, recipe.federation.clients, sites.clients))
-        sites.write(folder)
-        return sites.clients
+    assigned = _Assigning(folder, recipe, service, SiteAssignment.of(folder) if resuming else None)
 
     def tied(reason: Tied) -> None:
         service.report(f"{reason}; it is tried again")
 
-    prepare = _order(sites.run, recipe, then, extended or before)
+    prepare = _order(assigned.sites.run, recipe, then, extended or before)
 
     def fits(found: Prepared) -> bool:
         """Whether a site starts from the known base model: that of the server, or the one on the ledger."""
@@ -122,12 +113,30 @@ def _run(
             trust.note(then.recipe if then else now.recipe, recipe.task, environment.functions)
         if now.secret is not None:
             ledger.hide()
-        clients.attach(RunView(recipe, plan, past, setup, None if setup is None else setup.replica(), environment))
+        replica = None if setup is None else setup.replica()
+        clients.attach(RunView(recipe, plan, past, setup, replica, environment))
     found = session.Opened(clients.run, clients, past, tied)
     summary = session.run_to_end(found, ledger, folder, watch, extended=extended)
     if summary.complete:  # sites keep what they need to go on with a run that was paused
         clients.finish(summary.rounds)
     return summary
+
+
+class _Assigning:
+    """Which site has which clients, with those that are there now. sites: the assignment, which the folder has, too."""
+
+    def __init__(self, folder: Path, recipe: Recipe, service: Service, before: SiteAssignment | None):
+        self._folder, self._recipe, self._service = folder, recipe, service
+        self.sites = before or SiteAssignment(secrets.token_hex(8), {})
+
+    def __call__(self, here: Collection[str]) -> Assignment:
+        if self._recipe.privacy and self.sites.clients:  # a site's clients have their coins and their rows there
+            return self.sites.clients
+        names = list(dict.fromkeys([*self._service.roster(), *here]))
+        clients = assign(names, self._recipe.federation.clients, self.sites.clients)
+        self.sites = SiteAssignment(self.sites.run, clients)
+        self.sites.write(self._folder)
+        return clients
 
 
 def _expect_sites(recipe: Recipe) -> None:

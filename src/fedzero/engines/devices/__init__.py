@@ -9,9 +9,17 @@ plan          what a device must know of a run, and what the profile has not
 registry      keys, tickets and places, on disk
 ticket        a ticket as an address
 session       one device's session: bytes in, frames out
+controls      what an operator says, and the traffic of places
+limits        what an address or a place may ask
+attempts      under which number a round is asked
+graphs        a graph that devices fetch
 hub           all sessions, in the thread of the web server
-application   web sockets and polling
+framing       web sockets, without input or output
+sockets       a web socket of a device
+application   polling
+door          who may connect, and for how long without a word
 serving       the web server
+farewell      the end of a run
 catching_up   what devices that lack rounds are sent
 sums          the integers of runs with [privacy]
 clients       the contract of engines
@@ -30,7 +38,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from fedzero.errors import FedzeroError
-from fedzero.model.numbers import Positive, PositiveInt
+from fedzero.model.numbers import Natural, Positive, PositiveInt
 from fedzero.protocol.engine import Clients
 from fedzero.recipe.engines import Engine
 from fedzero.recipe.view import RunView
@@ -59,6 +67,10 @@ class Devices(Engine, tag="devices"):
     """Seconds between two signs of life of a device."""
     connections: Annotated[int, Meta(ge=1, le=MOST_CONNECTIONS)] = 6000
     """The most at once."""
+    daily_bytes: Natural = 0
+    """The most bytes of frames that a place may send and get in a day (UTC); 0: any number."""
+    linger: Annotated[float, Meta(ge=0, le=3600)] = 15.0
+    """Seconds for which the gateway stays open after the run, if devices are away that have not heard of its end."""
     origins: tuple[str, ...] = ()
     """Of pages from elsewhere that may connect, such as https://example.org."""
 
@@ -66,6 +78,8 @@ class Devices(Engine, tag="devices"):
     def open(self, run: RunView) -> Iterator[Clients]:
         from fedzero.engines.devices.application import Gateway
         from fedzero.engines.devices.clients import DeviceClients
+        from fedzero.engines.devices.farewell import farewell
+        from fedzero.engines.devices.graphs import GraphFile
         from fedzero.engines.devices.hub import Hub
         from fedzero.engines.devices.nested import NestedDevices
         from fedzero.engines.devices.plan import OPTIONAL, Rates, encode, plan_of
@@ -73,6 +87,7 @@ class Devices(Engine, tag="devices"):
         from fedzero.engines.devices.serving import listening, served
         from fedzero.engines.devices.sums import WIDEST
         from fedzero.methods.shared.seeded import SeededMethod
+        from fedzero.oracles.portable.running import GraphObjective
 
         setup, replica = run.built()
         host, port = self._address()
@@ -85,12 +100,17 @@ class Devices(Engine, tag="devices"):
         federation = setup.recipe.federation
         if self.least > federation.clients:
             raise FedzeroError(f"engine.least = {self.least} exceeds federation.clients = {federation.clients}")
+        objective = setup.problem.objective
+        graph = None
+        if isinstance(objective, GraphObjective):
+            graph = GraphFile(objective.graph.path, objective.graph.sha256)
         registry = Registry(run.environment.folder)
         try:
             at = listening(host, port)
             registry.url = self.url or _url(host, at.getsockname()[1], bool(self.certificate))
             mine = None if run.here is None else sorted(run.here)
-            hub = Hub(registry, plan, federation.clients, self.beat, self.connections, mine)
+            hub = Hub(registry, plan, federation.clients, self.beat, self.connections, mine, self.daily_bytes)
+            hub.graph = graph
             wide = WIDEST * setup.plan.numbers if setup.recipe.privacy else 0
             largest = 2048 + setup.plan.chain.limit(setup.plan.numbers) + wide + 128
             gateway = Gateway(hub, self.origins, self.beat, max(largest, 1 << 14))
@@ -99,12 +119,14 @@ class Devices(Engine, tag="devices"):
                 run.warn(f"devices join at {registry.url}: `fedzero devices ticket {run.environment.folder}`")
                 kind = DeviceClients if mine is None else NestedDevices
                 yield kind(hub, run, Rates(method), self.deadline, self.grace, self.least)
-                if replica.round >= setup.recipe.rounds:
-                    hub.post(hub.finish, replica.round, "")
-                else:
-                    hub.post(hub.pause, self.beat, "the server was stopped, and may go on later")
+                farewell(
+                    hub, run, self.beat, self.linger, replica.round if replica.round >= setup.recipe.rounds else None
+                )
+            hub.close()
         finally:
             registry.close()
+            if graph is not None:
+                graph.close()
 
     def _address(self) -> tuple[str, int]:
         split = urlsplit(f"//{self.listen}")

@@ -1,15 +1,16 @@
 """The gateway as a web application: a web socket, and polling in which the response to an answer carries the next
 order. Frames have the same bytes in both; where it polls, each has its length before it (u32, little-endian).
 
-    /fedzero/1/socket      a web socket; every binary message is a frame
+    /fedzero/1/socket      a web socket (`sockets`); every binary message is a frame
     /fedzero/1/poll        POST; header fedzero-session, once there is one
     /fedzero/1/about       what this is, as JSON
-    /join                  where tickets lead; words for people
+    /join                  where tickets lead: the page of a browser that takes part
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -18,28 +19,23 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.routing import Route
 
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices.codes import Code, Denied
 from fedzero.engines.devices.hub import HANDSHAKE, Hub
+from fedzero.engines.devices.join_page import ROUTES
 from fedzero.engines.devices.session import Session, State
 
 PROTOCOL = "fedzero-device/1"
 SESSION = "fedzero-session"
 KIND = "application/octet-stream"
-STALLED = 20.0
-"""Seconds in which a device must fetch a frame."""
+MOST_HELD = 2
+"""Requests of a session that are held: one while the device computes, and the one with its answer."""
 MOST_IN_POST = 8
 """Frames in one request."""
+LONGEST_ADDRESS = 64
 LENGTH = struct.Struct("<I")
-JOIN = (
-    "This address is a ticket: it admits a device to a federated training run.\n"
-    "Open it with a client of fedzero-device/1, for instance\n\n"
-    "    pip install fedzero-client\n"
-    "    fedzero-client join 'THE WHOLE ADDRESS' --data my.npz\n"
-)
 
 
 def joined(frames: Collection[bytes]) -> bytes:
@@ -59,7 +55,8 @@ def split(body: bytes) -> Iterator[bytes]:
             raise Denied(Code.MALFORMED, "a frame is longer than the request")
         yield body[at : at + length]
         at += length
-    raise Denied(Code.MALFORMED, f"more than {MOST_IN_POST} frames in one request")
+    if at != len(body):
+        raise Denied(Code.MALFORMED, f"more than {MOST_IN_POST} frames in one request")
 
 
 class Gateway:
@@ -70,97 +67,38 @@ class Gateway:
         self.hub, self.origins, self.wait, self.largest = hub, frozenset(origins), wait, largest
 
     def application(self) -> Starlette:
-        routes = [
-            WebSocketRoute("/fedzero/1/socket", self.socket),
-            Route("/fedzero/1/poll", self.poll, methods=["POST"]),
-            Route("/fedzero/1/about", self.about),
-            Route("/join", self.join),
-        ]
+        routes = [Route("/fedzero/1/poll", self.poll, methods=["POST"]), Route("/fedzero/1/about", self.about), *ROUTES]
         return Starlette(routes=routes)
 
-    def welcome_from(self, connection: HTTPConnection) -> bool:
+    def welcome(self, origin: str | None, host: str | None) -> bool:
         """Whether a page of this origin may connect. Programs that are no browser name none."""
-        origin = connection.headers.get("origin")
-        if origin is None or origin in self.origins:
-            return True
-        return urlsplit(origin).netloc == connection.headers.get("host")
+        return origin is None or origin in self.origins or urlsplit(origin).netloc == (host or "no host")
 
     async def about(self, request: Request) -> Response:
         hub = self.hub
         facts = {"protocol": PROTOCOL, "run": hub.run.hex(), "places": hub.places, "fingerprint": _hex(hub)}
         return JSONResponse(facts)
 
-    async def join(self, request: Request) -> Response:
-        return PlainTextResponse(JOIN)
-
-    # ---- web sockets
-
-    async def socket(self, socket: WebSocket) -> None:
-        if not self.welcome_from(socket):
-            await socket.close(1008)
-            return
-        await socket.accept()
-        try:
-            session = self.hub.session(_address(socket))
-        except Denied as reason:
-            await socket.send_bytes(m.encode(m.Error(int(reason.code), str(reason))))
-            await socket.close(1013)
-            return
-        wake = asyncio.Event()
-        session.wake = wake.set
-        writer = asyncio.create_task(self._write(socket, session, wake))
-        self.hub.connections += 1
-        try:
-            await self._read(socket, session)
-        finally:
-            self.hub.drop(session)
-            with suppress(Exception):
-                await asyncio.wait_for(writer, STALLED)
-            self.hub.connections -= 1
-
-    async def _read(self, socket: WebSocket, session: Session) -> None:
-        while True:
-            message = await socket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
-            data = message.get("bytes")
-            if data is None:
-                session.refuse(Code.MALFORMED, "a message of text: frames are binary")
-                continue
-            self.hub.bytes_up += len(data)
-            session.receive(data)
-
-    async def _write(self, socket: WebSocket, session: Session, wake: asyncio.Event) -> None:
-        """Send what there is to send; a device that does not read is dropped."""
-        with suppress(Exception):
-            while True:
-                await wake.wait()
-                wake.clear()
-                over = session.state is State.OVER
-                for data in session.take():
-                    self.hub.bytes_down += len(data)
-                    await asyncio.wait_for(socket.send_bytes(data), STALLED)
-                if over:
-                    break
-        session.end()
-        with suppress(Exception):
-            await asyncio.wait_for(socket.close(), STALLED)
-
     # ---- polling
 
     async def poll(self, request: Request) -> Response:
-        if not self.welcome_from(request):
+        if not self.welcome(request.headers.get("origin"), request.headers.get("host")):
             return PlainTextResponse("this origin may not connect\n", 403)
         try:
             session, fresh = self._session_of(request)
-            body = await asyncio.wait_for(self._body(request), HANDSHAKE)
-            frames = list(split(body))
+        except Denied as reason:
+            return _answered([m.encode(m.Error(int(reason.code), str(reason)))])
+        frames = list[bytes]()
+        try:
+            frames += split(await asyncio.wait_for(self._body(request), HANDSHAKE))
         except TimeoutError:
             return PlainTextResponse("the request took too long\n", 408)
         except Denied as reason:
-            return _answered([m.encode(m.Error(int(reason.code), str(reason)))])
-        self.hub.bytes_up += len(body)
+            session.refuse(reason.code, str(reason))
         wake = asyncio.Event()
+        session.held.append(wake)
+        if len(session.held) > MOST_HELD:
+            session.held.pop(0).set()  # it is answered now
         session.wake = wake.set
         for frame in frames:
             session.receive(frame)
@@ -169,8 +107,9 @@ class Gateway:
             with suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), self.wait)
             self.hub.connections -= 1
+        with suppress(ValueError):
+            session.held.remove(wake)
         found = session.take() or [m.encode(m.Wait(0, ""))]
-        self.hub.bytes_down += sum(map(len, found))
         return _answered(found, session.token.hex() if fresh else "")
 
     def _session_of(self, request: Request) -> tuple[Session, bool]:
@@ -198,8 +137,22 @@ def _answered(frames: list[bytes], token: str = "") -> Response:
     return Response(joined(frames), media_type=KIND, headers={SESSION: token} if token else None)
 
 
+def address_of(client: str, forwarded: str | None) -> str:
+    """The address of a device. forwarded: what a proxy says; a proxy of this machine is believed, no other."""
+    if forwarded and _loopback(client):
+        return forwarded.rpartition(",")[2].strip()[:LONGEST_ADDRESS]
+    return client
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _address(connection: HTTPConnection) -> str:
-    return connection.client.host if connection.client else ""
+    return address_of(connection.client.host if connection.client else "", connection.headers.get("x-forwarded-for"))
 
 
 def _hex(hub: Hub) -> str:

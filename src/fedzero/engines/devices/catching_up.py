@@ -12,6 +12,8 @@ from fedzero.engines.devices.plan import Rates
 from fedzero.model.updates import decode_update
 from fedzero.recipe.view import RunView
 
+MOST_KEPT = 16
+"""Rounds from which on devices lack something, for which it is kept what they are sent."""
 IN_FRAME = 256
 """Updates of one frame."""
 
@@ -33,6 +35,9 @@ class Missed:
         _, self._replica = run.built()
         self._made_here = run.recipe.base is None
         """whether devices can make the first model"""
+        plan = run.plan
+        self._least = 4 * sum(plan.cost(0).replies)
+        """the fewest bytes of an update: its numbers"""
         self._round, self._updates = -1, dict[int, Sequence[bytes]]()
         self._bodies = dict[tuple[bool, int], list[bytes]]()
         self._checkpoint: Offered | None = None
@@ -46,6 +51,9 @@ class Missed:
         """The updates from round `first` on."""
         self._refresh()
         if first not in self._updates:
+            if len(self._updates) >= MOST_KEPT:
+                self._updates.clear()
+                self._bodies.clear()
             self._updates[first] = self._run.past.updates(first, self._round)
         return self._updates[first]
 
@@ -55,7 +63,7 @@ class Missed:
         if fresh and not self._made_here:
             return self.checkpoint()
         size = sum(tensor.numel() * tensor.element_size() for tensor in self._replica.state.tensors())
-        if sum(map(len, self.updates(first))) > size:
+        if (self._round - first) * self._least > size or sum(map(len, self.updates(first))) > size:
             return self.checkpoint()
         if (fresh, first) not in self._bodies:
             self._bodies[fresh, first] = self._encoded(fresh, self.updates(first))

@@ -12,9 +12,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from queue import Empty
 
 from fedzero.engines.devices import messages as m
+from fedzero.engines.devices.attempts import Attempts
 from fedzero.engines.devices.catching_up import IN_FRAME, Missed, Offered
 from fedzero.engines.devices.hub import Came, Caught, Declined, Hub, HubEvent, Said, Went
 from fedzero.engines.devices.plan import Rates
@@ -30,8 +32,15 @@ from fedzero.protocol.outstanding import Outstanding
 from fedzero.recipe.view import RunView
 from fedzero.rounds.present import NEAR
 
+ANOTHER_ORDER = 1
+"""The code of a refusal: the device has answered another order under the same number."""
 LOOK_EVERY = 0.1
+PAUSE = 30
+"""Seconds after which devices try again while the run is paused."""
 MOST_REBUILDS = 3
+MOST_IDLE = 8
+LONGEST_REST = 3600.0
+"""Seconds for which a device that does not answer is not asked, at most."""
 SAY_EVERY = 30.0
 """Seconds between two lines about waiting for devices."""
 
@@ -55,6 +64,14 @@ class DeviceClients:
         """places whose model is not the run's"""
         self._rebuilt = Counter[int]()
         """by place: how often it had to rebuild"""
+        self._reached = dict[int, int]()
+        """by place: the round for which it said last that it is ready"""
+        self._idle = Counter[int]()
+        """by place: how often it said so and was no further, since its last answer"""
+        self._silent = dict[int, tuple[int, float]]()
+        """by place that let its last orders expire: how many, and until when others are asked in its place"""
+        self._lost = False
+        """whether a device knows of rounds that the ledger has not: its end was lost"""
         self._sums = Sums() if run.plan.chain.gathering is not None else None
         """of a run with [privacy]"""
         self._gone = dict[int, float]()
@@ -69,12 +86,29 @@ class DeviceClients:
         while True:
             self._happenings(0.0)
             self._catch_up_late()
-            if len(self.standing) >= self.least:
-                return sorted(self.standing)
+            if self.hub.paused:
+                self._pause()
+            elif len(self.standing) >= self.least:
+                return sorted(self._answering())
             if time.monotonic() - said > SAY_EVERY:
                 said = time.monotonic()
                 self.run.warn(f"waiting for devices: {len(self.standing)} of at least {self.least} are here")
             self._happenings(LOOK_EVERY)
+
+    def _answering(self) -> Collection[int]:
+        """Those who are present but for devices that let orders expire, if there are enough others: one that is silent
+        would take the time of each round."""
+        now = time.monotonic()
+        found = [place for place in self.standing if self._silent.get(place, (0, 0.0))[1] <= now]
+        return found if len(found) >= self.least else self.standing
+
+    def _pause(self) -> None:
+        """The operator has paused the run: devices are sent away, and the next round waits."""
+        self.run.warn(f"paused ({self.hub.paused}): `fedzero devices resume {self.run.environment.folder}` goes on")
+        self.hub.post(self.hub.pause, PAUSE, f"the operator has paused the run: {self.hub.paused}")
+        while self.hub.paused:
+            self._happenings(LOOK_EVERY)
+        self.run.warn("devices are let in again")
 
     def _catch_up_late(self) -> None:
         """Devices that were not asked for a long time get updates before they are."""
@@ -87,8 +121,7 @@ class DeviceClients:
         now = self.replica.round
         fresh = ready is None or ready > now or place in self._rebuild
         first = 0 if fresh or ready is None else ready
-        updates = [] if fresh else self.missed.updates(first)
-        if not fresh and ready is not None and len(updates) <= NEAR and ready >= self.run.past.known(place):
+        if not fresh and ready is not None and now - ready <= NEAR and ready >= self.run.past.known(place):
             self._behind.discard(place)
             self.standing[place] = ready
             self.hub.post(self.hub.resend, place)
@@ -107,11 +140,20 @@ class DeviceClients:
         said = {client: messages[message] for client, message in which.items()}
         self._open.add(asked, exchange, said, time.monotonic() + self.deadline)
         bodies = [self._body(asked, message) for message in messages]
-        limit = self.run.past.limit(asked, exchange)
+        limit, attempt = self.run.past.limit(asked, exchange), self._attempt(asked, exchange, bodies, which)
         limit += 0 if self._sums is None else WIDEST * self.run.plan.numbers
-        orders = {c: Asked(asked, exchange, 0, bodies[i], limit) for c, i in which.items()}
+        orders = {c: Asked(asked, exchange, attempt, bodies[i], limit) for c, i in which.items()}
         self.hub.post(self.hub.begin, asked)
         self.hub.post(self.hub.deliver, orders)
+
+    def _attempt(self, asked: int, exchange: int, bodies: Sequence[bytes], which: Mapping[int, int]) -> int:
+        """The attempt of these orders, durable before one of them leaves."""
+        folder = self.run.environment.folder
+        assert folder is not None
+        with closing(Attempts(folder)) as attempts:
+            found = attempts.of(asked, exchange, {c: bodies[i] for c, i in which.items()}, self._lost)
+        self._lost = False
+        return found
 
     def _body(self, asked: int, message: bytes) -> bytes:
         instruction = decode_instruction(message)
@@ -136,6 +178,9 @@ class DeviceClients:
                 if now < min(batch.work, self._gone.get(client, batch.work)):
                     continue
                 why = "is gone" if client in self._gone else f"did not answer in {self.deadline:g} s"
+                count = self._silent.get(client, (0, 0.0))[0]
+                rest = min(self.deadline * 2 ** min(count, 20), LONGEST_REST)
+                self._silent[client] = count + 1, now + rest
                 error = FedzeroError(f"device {client} {why}")
                 events.append(Arrival(client, error, _host(client), asked=batch.asked))
                 self.hub.post(self.hub.expire, [client])
@@ -162,16 +207,21 @@ class DeviceClients:
         place = event.place
         if isinstance(event, Came):
             self._gone.pop(place, None)
+            self._reached.pop(place, None)
+            self._lost |= event.ready is not None and event.ready > self.replica.round
             self._catch_up(place, event.ready)
             return [Joined(_host(place), (place,))]
         if isinstance(event, Caught):
             return self._caught(event)
         if isinstance(event, Said):
+            self._silent.pop(place, None)
+            self._idle.pop(place, None)
             self.standing[place] = max(event.round, self.standing.get(place, 0))
             host = _host(place)
             body = event.body if self._sums is None else self._sums.taken(event.round, host, event.body)
             return [Arrival(place, body, host, asked=event.round)]
         if isinstance(event, Declined):
+            self._lost |= event.code == ANOTHER_ORDER
             why = f"device {place} refuses the order (code {event.code}): {event.text}"
             if self._sums is not None:  # the record of such a round names nobody
                 self.run.warn(why)
@@ -180,14 +230,18 @@ class DeviceClients:
 
     def _caught(self, event: Caught) -> list[Event]:
         now, right = self.replica.round, self.replica.digest()
-        if event.round == now and event.digest != right:
+        if event.round > now or (event.round == now and event.digest != right):
             self.run.warn(f"device {event.place} has model {event.digest.hex()}, not {right.hex()}: it must rebuild")
             self._rebuild.add(event.place)
             self._rebuilt[event.place] += 1
-            if self._rebuilt[event.place] > MOST_REBUILDS:
-                self.hub.post(self.hub.dismiss, event.place, "its model is another one each time that it rebuilds it")
-                return []
-        self._catch_up(event.place, event.round)
+        self._idle[event.place] += event.round <= self._reached.get(event.place, -1)
+        self._reached[event.place] = event.round
+        if self._rebuilt[event.place] > MOST_REBUILDS:
+            self.hub.post(self.hub.dismiss, event.place, "its model is another one each time that it rebuilds it")
+        elif self._idle[event.place] > MOST_IDLE:
+            self.hub.post(self.hub.dismiss, event.place, "it does not get any further")
+        else:
+            self._catch_up(event.place, event.round)
         return []
 
     def _went(self, event: Went) -> list[Event]:

@@ -25,10 +25,20 @@ class Code(IntEnum):
     REPLACED = 13
     RUN = 14
     BUSY = 15
+    BUILD = 16
+    BUDGET = 17
+    COOL = 18
+    PAUSED = 19
 
 
 LASTING = frozenset({Code.STALE, Code.CONFLICT, Code.RATE})
 """After these the session goes on; after all others it is over."""
+
+
+FAULTS = frozenset(
+    {Code.MALFORMED, Code.TICKET, Code.PLACE, Code.SIGNATURE, Code.UNEXPECTED, Code.LARGE, Code.RATE, Code.RUN}
+)
+"""A device that ends its sessions by these again and again has to wait (`limits`)."""
 
 
 class Denied(Refused):

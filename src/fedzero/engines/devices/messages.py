@@ -21,6 +21,9 @@ SMALL = 1024
 LONGEST = 200
 """Characters of a text of a device that are kept."""
 
+LONGEST_BUILD = 64
+"""Characters of the name of a build that are kept."""
+
 Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Half = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Sixteen = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -46,7 +49,7 @@ class Enrol(Frame, frozen=True, array_like=True, tag=1):
 
 class Hello(Frame, frozen=True, array_like=True, tag=2):
     """A device of a place begins a session. plan: SHA-256 of the plan that it has, or empty; ready: the round that its
-    model is ready for, nil: it has no model."""
+    model is ready for, nil: it has no model; client: which build it is, in its own words; it may be missing."""
 
     version: Number
     run: Sixteen
@@ -54,6 +57,7 @@ class Hello(Frame, frozen=True, array_like=True, tag=2):
     nonce: Sixteen
     plan: bytes
     ready: Number | None
+    client: str = ""
 
 
 class Proof(Frame, frozen=True, array_like=True, tag=3):
@@ -219,6 +223,8 @@ def decode_device(data: bytes, limit: int = SMALL) -> FromDevice:
     if len(data) > limit:
         raise Refused(f"a frame of {len(data)} bytes where at most {limit} were expected")
     frame: FromDevice = decoded(_device.decode, data, "a frame")
+    if isinstance(frame, Hello):
+        return msgspec.structs.replace(frame, client=printable(frame.client, LONGEST_BUILD))
     if isinstance(frame, Refusal):
         return msgspec.structs.replace(frame, text=printable(frame.text, LONGEST))
     return frame

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +21,7 @@ from fedzero.methods.rules.kernels import Momentum
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.schedules import Count, Schedule, rate_at
 from fedzero.oracles import ALL_DATA
+from fedzero.oracles.portable.running import GraphObjective
 from fedzero.recipe.privacy import Privacy
 from fedzero.recipe.setup import Setup
 from fedzero.tasks.devices import Devices, first_scales
@@ -33,7 +35,7 @@ OPTIONAL = "gaussian"
 """The directions that a device need not have."""
 DIFFERENCES = {"forward": 1, "central": 2}
 BATCHES, ALL = 1, 2
-PERCEPTRON = 1
+PERCEPTRON, GRAPH = 1, 2
 CLIENT = 1
 NOISES = {"central": 1, "local": 2}
 CLIPPED, NORMALISED = 1, 2
@@ -77,6 +79,26 @@ class PlannedTask(Struct, frozen=True, array_like=True):
     least_rows: int
 
 
+class PlannedGraph(Struct, frozen=True, array_like=True):
+    """The file that has it."""
+
+    sha256: bytes
+    size: int
+
+
+class PlannedGraphTask(Struct, frozen=True, array_like=True):
+    """The fields of `PlannedTask`, and a graph. widths: of a row, and of labels."""
+
+    model: int
+    widths: tuple[int, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    labels: tuple[str, ...]
+    columns: tuple[str, ...]
+    least_rows: int
+    graph: PlannedGraph
+
+
 class DevicePlan(Struct, frozen=True, array_like=True):
     """root: of the run's keys; places: N; rounds: R."""
 
@@ -88,7 +110,8 @@ class DevicePlan(Struct, frozen=True, array_like=True):
     rounds: int
     tensors: tuple[PlannedTensor, ...]
     method: PlannedMethod
-    task: PlannedTask
+    task: Any
+    """a `PlannedTask` or a `PlannedGraphTask`"""
 
 
 class PlannedPrivacy(Struct, frozen=True, array_like=True):
@@ -129,10 +152,7 @@ def plan_of(setup: Setup) -> DevicePlan:
         PlannedTensor(FLOAT32, shape, scale, f"{name}\0float32\0{shape}\0".encode())
         for (shape, name), scale in zip(sizes, scales, strict=True)
     )
-    about = PlannedTask(
-        *(PERCEPTRON, task.widths, _column(task.mean), _column(task.deviation), task.labels, task.columns),
-        task.least_rows,
-    )
+    about = _about(task, setup)
     root, places = setup.keys.root, recipe.federation.clients
     given = recipe.name, root, places, recipe.rounds, tensors, how, about
     if not recipe.privacy:
@@ -146,6 +166,14 @@ def _privacy(privacy: Privacy, federation: Federation, numbers: int) -> PlannedP
     scale = float(privacy.mechanism(federation, numbers).grid.scale)
     how = CLIENT, NOISES[privacy.noise], bound
     return PlannedPrivacy(*how, privacy.length, scale, privacy.sigma, privacy.delta_of(federation))
+
+
+def _about(task: Devices, setup: Setup) -> PlannedTask | PlannedGraphTask:
+    rest = task.widths, _column(task.mean), _column(task.deviation), task.labels, task.columns, task.least_rows
+    objective = setup.problem.objective
+    if isinstance(objective, GraphObjective):
+        return PlannedGraphTask(GRAPH, *rest, PlannedGraph(objective.graph.sha256, objective.graph.size))
+    return PlannedTask(PERCEPTRON, *rest)
 
 
 def _column(value: Sequence[float] | float) -> tuple[float, ...]:
@@ -212,10 +240,19 @@ def check(setup: Setup) -> None:
         (federation.pull_after is not None, "federation.pull_after", "leave it out: a gateway sends what is shorter"),
         (not federation.server_model, "federation.server_model = false", "set it to true: devices have no vote"),
         (recipe.engine.attack is not None, "engine.attack", "leave it out"),
+        (_factored(setup) and method.distribution != "rank1", "factors for dense directions", FACTORS),
     )
     for holds, what, remedy in refusals:
         if holds:
             raise FedzeroError(f"{_no(what)}: {remedy}")
+
+
+FACTORS = "export the graph with --points 1, or set algorithm.distribution = 'rank1'"
+
+
+def _factored(setup: Setup) -> bool:
+    objective = setup.problem.objective
+    return isinstance(objective, GraphObjective) and any(slot.factored for slot in objective.graph.form.slots)
 
 
 def _any(names: Iterable[str]) -> str:
@@ -224,4 +261,4 @@ def _any(names: Iterable[str]) -> str:
 
 
 def _no(what: str) -> str:
-    return f"fedzero-device/1 has no {what}"
+    return f"fedzero-device/1 does not have {what}"

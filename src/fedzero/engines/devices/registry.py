@@ -64,6 +64,7 @@ class Registry(Durable):
     tables = TABLES
 
     def __init__(self, folder: Path):
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(folder / FILE)
 
@@ -75,6 +76,10 @@ class Registry(Durable):
                 self._db.execute("INSERT INTO gateway (id, run, ed25519, p256) VALUES (1, ?, ?, ?)", values)
         self.run, ed25519, p256 = self._db.execute("SELECT run, ed25519, p256 FROM gateway").fetchone()
         self.keys = GatewayKeys(ed25519, p256)
+
+    def hurry(self) -> None:
+        """Wait for another process that writes for a second, not longer: the gateway answers others meanwhile."""
+        self._db.execute("PRAGMA busy_timeout = 1000")
 
     @property
     def url(self) -> str:

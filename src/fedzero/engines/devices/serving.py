@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import http
 import logging
 import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedzero.engines.devices.application import Gateway
+from fedzero.engines.devices.application import Gateway, address_of
+from fedzero.engines.devices.door import SPARE, Door, Listening
+from fedzero.engines.devices.framing import accepted
 from fedzero.engines.devices.hub import HANDSHAKE, SWEEP, Hub
+from fedzero.engines.devices.sockets import STALLED, DeviceSocket, Pulse
 from fedzero.errors import FedzeroError
 
+SOCKET = "/fedzero/1/socket"
 STARTING = 10.0
 GRACE = 3
 """Seconds for last frames to reach their devices."""
@@ -27,41 +33,89 @@ OWN_FILES = 64
 
 
 class Guarded(H11Protocol):
-    """A connection that must send a complete head within `HANDSHAKE` seconds."""
+    """A connection, which the door lets go when its request is complete; web sockets of devices are served here."""
 
-    silent: ClassVar[dict[Guarded, float]] = {}
+    gateway: Gateway
+    door: Door
+    pulse: Pulse
+    _own: socket.socket | None = None
+    """the connection, once it has left the door"""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.silent[self] = time.monotonic()
+        self._socket = transport.get_extra_info("socket")
+        self._number = self._socket.fileno()
 
     def handle_events(self) -> None:
         super().handle_events()
-        if self.cycle is not None or self.transport.get_protocol() is not self:
-            self.silent.pop(self, None)
+        begun = self.cycle is not None and not self.cycle.response_complete
+        if begun or self.transport.get_protocol() is not self:
+            self._own = self.door.spoke(self._number) or self._own
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._own is not None and not self.transport.is_closing():
+            self.door.quiet(self._number, self._own, time.monotonic() + self.timeout_keep_alive)
+
+    def pause_writing(self) -> None:
+        """Whoever does not read what was asked for is silent, too."""
+        super().pause_writing()
+        if self._own is not None:
+            self.door.quiet(self._number, self._own, time.monotonic() + STALLED)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.door.spoke(self._number)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.silent.pop(self, None)
+        self.door.spoke(self._number)
         super().connection_lost(exc)
 
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """Read by h11 so far; from here on the connection is a device's."""
+        headers, target = dict(self.headers), self.scope["path"]
+        response = accepted(headers) if target == SOCKET and event.method == b"GET" else None
+        if response is None or not self.gateway.welcome(_text(headers, b"origin"), _text(headers, b"host")):
+            self._answer_upgrade(403 if response else 404)
+            return
+        if len(self.connections) > (self.limit_concurrency or 0):
+            self._answer_upgrade(503)
+            return
+        self.connections.discard(self)
+        self.transport.write(response)
+        forwarded = _text(headers, b"x-forwarded-for")
+        address, largest = address_of(self.client[0] if self.client else "", forwarded), self.gateway.largest
+        found = DeviceSocket(self.gateway.hub, self.transport, address, largest, self.connections.discard)
+        self.connections.add(found)  # type: ignore[arg-type]  # it has what a server asks of one
+        self.pulse.add(found)
+        self.transport.set_protocol(found)
+        if rest := self.conn.trailing_data[0]:
+            found.data_received(rest)
 
-async def _sweep() -> None:
+    def _answer_upgrade(self, status: int) -> None:
+        phrase = http.HTTPStatus(status).phrase
+        self.transport.write(f"HTTP/1.1 {status} {phrase}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
+        self.transport.close()
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+    return headers[name].decode("latin-1") if name in headers else None
+
+
+async def _sweep(door: Door) -> None:
     while True:
         await asyncio.sleep(SWEEP)
-        now = time.monotonic()
-        for connection in [c for c, since in Guarded.silent.items() if now - since > HANDSHAKE]:
-            Guarded.silent.pop(connection, None)
-            connection.transport.abort()
+        door.sweep(time.monotonic())
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> Listening:
     """A socket that listens; raises `FedzeroError` if it cannot."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
+    found = Listening(family, socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
-        found.listen(2048)
+        found.listen()
     except OSError as error:
         found.close()
         raise FedzeroError(f"engine.listen = '{host}:{port}' cannot be used: {error.strerror}") from error
@@ -80,18 +134,19 @@ def room(wanted: int) -> int:
 
 
 @contextmanager
-def served(gateway: Gateway, at: socket.socket, settings: dict[str, Any]) -> Iterator[None]:
+def served(gateway: Gateway, at: Listening, settings: dict[str, Any]) -> Iterator[None]:
     """Serve until the block ends. settings: of TLS, for uvicorn."""
-    hub = gateway.hub
+    hub, most = gateway.hub, room(gateway.hub.most)
+    door, pulse = Door(most, HANDSHAKE), Pulse(hub.beat)
+    at.door = door
+    guarded = type("Connection", (Guarded,), {"gateway": gateway, "door": door, "pulse": pulse})
     config = uvicorn.Config(
         gateway.application(),
-        http=Guarded,
-        ws="websockets-sansio",
-        ws_max_size=gateway.largest,
-        ws_per_message_deflate=False,
-        ws_ping_interval=hub.beat,
-        ws_ping_timeout=2 * hub.beat,
-        limit_concurrency=room(hub.most),
+        http=guarded,
+        ws=guarded,  # that there is one: `Guarded` serves it
+        proxy_headers=False,  # `address_of` reads them
+        limit_concurrency=most,
+        backlog=SPARE,
         timeout_keep_alive=3 * hub.beat,
         timeout_graceful_shutdown=GRACE,
         h11_max_incomplete_event_size=16 << 10,
@@ -104,7 +159,18 @@ def served(gateway: Gateway, at: socket.socket, settings: dict[str, Any]) -> Ite
     )
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     server, failed = uvicorn.Server(config), list[BaseException]()
-    thread = threading.Thread(target=_thread, args=(server, hub, at, failed.append), name="gateway", daemon=True)
+    thread = threading.Thread(
+        target=_thread,
+        args=(
+            server,
+            [hub.sweep_for_ever, hub.write_for_ever, partial(_sweep, door), pulse.for_ever],
+            hub,
+            at,
+            failed.append,
+        ),
+        name="gateway",
+        daemon=True,
+    )
     thread.start()
     end = time.monotonic() + STARTING
     while not server.started and not failed and time.monotonic() < end:
@@ -123,10 +189,16 @@ def served(gateway: Gateway, at: socket.socket, settings: dict[str, Any]) -> Ite
         at.close()
 
 
-def _thread(server: uvicorn.Server, hub: Hub, at: socket.socket, failed: Callable[[BaseException], None]) -> None:
+def _thread(
+    server: uvicorn.Server,
+    others: Sequence[Callable[[], Coroutine[Any, Any, None]]],
+    hub: Hub,
+    at: socket.socket,
+    failed: Callable[[BaseException], None],
+) -> None:
     async def serve() -> None:
         hub.loop = asyncio.get_running_loop()
-        sweeping = [asyncio.create_task(each) for each in (hub.sweep_for_ever(), _sweep())]
+        sweeping = [asyncio.create_task(each()) for each in others]
         await server.serve(sockets=[at])
         for each in sweeping:
             each.cancel()

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices import statements
-from fedzero.engines.devices.codes import LASTING, Code, Denied
+from fedzero.engines.devices.codes import FAULTS, LASTING, Code, Denied
 from fedzero.engines.devices.registry import Place
 from fedzero.engines.devices.signing import ED25519, LENGTHS, P256, Signer, Verifier
 from fedzero.errors import Refused
@@ -27,6 +27,8 @@ MOST_FRAMES, MOST_BYTES = 64, 8 << 20
 """Of frames that wait to be sent; a device that does not fetch them is dropped."""
 PIECE = 1 << 16
 """Bytes of a piece of a checkpoint."""
+READIES = 2
+"""Ready frames for which nothing was sent; each makes the run look up what the device lacks."""
 FRAMES_A_SECOND, BURST = 50.0, 200
 """Frames of one session."""
 
@@ -63,9 +65,17 @@ class Desk(Protocol):
         """The round of the run."""
         ...
 
-    def enrol(self, frame: m.Enrol) -> int: ...
+    def enrol(self, frame: m.Enrol, session: Session) -> int: ...
 
     def holder(self, place: int) -> Place | None: ...
+
+    def expect_welcome(self, place: int, build: str) -> None:
+        """Raises `Denied` if the operator lets no such build in, or the place has to wait."""
+        ...
+
+    def expect_rare(self, place: int) -> None:
+        """Raises `Denied` if a place begins sessions again and again."""
+        ...
 
     def opened(self, session: Session, ready: int | None) -> None:
         """The session's device is who it says. A session of the same place that was open is replaced."""
@@ -89,6 +99,10 @@ class Desk(Protocol):
 
     def left(self, session: Session, for_good: bool) -> None: ...
 
+    def faulted(self, session: Session) -> None:
+        """The session ends by a fault of its device."""
+        ...
+
 
 class Session:
     """clock: seconds, for the limit of frames alone."""
@@ -99,12 +113,19 @@ class Session:
         self.token = os.urandom(16)
         self.outgoing: deque[bytes] = deque()
         self.size = 0
+        self.up = self.down = 0
+        """bytes of frames, from and to the device"""
         self.wake: Callable[[], None] = lambda: None
         """is called when there is something to send, or the session is over"""
+        self.held = list[Any]()
+        """requests that wait for something to send, where the device polls"""
         self._challenge = b""
         self._verifier: Verifier | None = None
         self._tokens, self._at = float(BURST), clock()
         self._hello: m.Hello | None = None
+        self.address = self.build = ""
+        self._readies = READIES
+        """how many times it may say that it is ready"""
 
     # ---- out
 
@@ -114,6 +135,7 @@ class Session:
         data = m.encode(frame)
         self.outgoing.append(data)
         self.size += len(data)
+        self.down += len(data)
         if len(self.outgoing) > MOST_FRAMES or self.size > MOST_BYTES:
             self.end()  # it reads too slowly
         self.wake()
@@ -134,9 +156,11 @@ class Session:
         self.send(m.Order(*numbers, asked.body, self.signed(statement)))
 
     def updates(self, body: bytes) -> None:
+        self._readies += 1
         self.send(m.Updates(body, self.signed(statements.updates(self.desk.run, self.place, body))))
 
     def checkpoint(self, body: bytes) -> None:
+        self._readies += 1
         self.send(m.Checkpoint(body, self.signed(statements.checkpoint(self.desk.run, self.place, body))))
 
     def finish(self, rounds: int, reason: str) -> None:
@@ -144,8 +168,12 @@ class Session:
         self.send(m.Finish(rounds, reason, self.signed(statement)))
 
     def refuse(self, code: Code, sentence: str) -> None:
+        if self.state is State.OVER:
+            return
         self.send(m.Error(int(code), sentence))
         if code not in LASTING:
+            if code in FAULTS:
+                self.desk.faulted(self)
             self.end()
 
     def end(self, for_good: bool = False) -> None:
@@ -169,6 +197,7 @@ class Session:
         """A frame of the device."""
         if self.state is State.OVER:
             return
+        self.up += len(data)
         try:
             self._expect_slow()
             if len(data) > self.limit:
@@ -181,13 +210,24 @@ class Session:
         except Denied as reason:
             self.refuse(reason.code, str(reason))
 
+    def counts(self) -> bool:
+        """Whether something that is no frame, such as a ping, may be answered; it counts as one."""
+        try:
+            self._expect_slow()
+        except Denied:
+            return False
+        return self.state is not State.OVER
+
     def _expect_slow(self) -> None:
         now = self._clock()
         self._tokens = min(BURST, self._tokens + (now - self._at) * FRAMES_A_SECOND)
         self._at = now
-        if self._tokens < 1:
-            raise Denied(Code.RATE, f"more than {FRAMES_A_SECOND:g} frames a second: send fewer")
         self._tokens -= 1
+        if self._tokens < -BURST:
+            self.send(m.Error(int(Code.RATE), "far too many frames"))
+            self.end()
+        if self._tokens < 0:
+            raise Denied(Code.RATE, f"more than {FRAMES_A_SECOND:g} frames a second: send fewer")
 
     def _obey(self, frame: m.FromDevice) -> None:
         if isinstance(frame, m.Enrol) and self.state is State.NEW:
@@ -205,6 +245,9 @@ class Session:
         elif self.state is State.OPEN and isinstance(frame, m.Refusal):
             self.desk.refused(self.place, frame)
         elif self.state is State.OPEN and isinstance(frame, m.Ready):
+            if not self._readies:
+                raise Denied(Code.RATE, "Ready without anything that was sent to become ready by")
+            self._readies -= 1
             self.desk.ready(self, frame.round, frame.digest)
         elif self.state is State.OPEN and isinstance(frame, m.Fetch):
             self._fetch(frame)
@@ -218,7 +261,7 @@ class Session:
         statement = statements.enrol(self.desk.run, frame.ticket, signer.fingerprint, frame.algorithm, frame.key)
         if not verifier(statement, frame.signature):
             raise Denied(Code.SIGNATURE, "the signature of the enrolment is wrong")
-        place, self.algorithm = self.desk.enrol(frame), frame.algorithm
+        place, self.algorithm = self.desk.enrol(frame, self), frame.algorithm
         signature = self.signed(statements.enrolled(self.desk.run, place, frame.ticket, frame.key))
         self.send(m.Enrolled(self.desk.run, place, signer.public[ED25519], signer.public[P256], signature))
 
@@ -226,15 +269,20 @@ class Session:
         _expect_version(frame.version)
         if frame.run != self.desk.run:
             raise Denied(Code.RUN, "this gateway has another run: the ticket is of an earlier one")
-        holder = self.desk.holder(frame.place)
-        if holder is None:
-            raise Denied(Code.PLACE, f"nobody has place {frame.place}: enrol first")
-        if holder.revoked:
-            raise Denied(Code.REVOKED, f"place {frame.place} was withdrawn")
+        holder = self._expect_holder(frame)
         self._verifier = _verifier(holder.algorithm, holder.key)
         self._hello, self.algorithm, self._challenge = frame, holder.algorithm, os.urandom(32)
         self.state = State.CHALLENGED
         self.send(m.Challenge(m.VERSION, self._challenge))
+
+    def _expect_holder(self, hello: m.Hello) -> Place:
+        holder = self.desk.holder(hello.place)
+        if holder is None:
+            raise Denied(Code.PLACE, f"nobody has place {hello.place}: enrol first")
+        if holder.revoked:
+            raise Denied(Code.REVOKED, f"place {hello.place} was withdrawn")
+        self.desk.expect_welcome(hello.place, hello.client)
+        return holder
 
     def _proved(self, frame: m.Proof) -> None:
         hello, desk = self._hello, self.desk
@@ -242,7 +290,9 @@ class Session:
         statement = statements.proof(desk.run, hello.place, self._challenge, hello.nonce, hello.ready)
         if not self._verifier(statement, frame.signature):
             raise Denied(Code.SIGNATURE, f"the signature is not of the key of place {hello.place}")
-        self.place, self.state = hello.place, State.OPEN
+        self._expect_holder(hello)  # it may have been withdrawn meanwhile
+        desk.expect_rare(hello.place)
+        self.place, self.build, self.state = hello.place, hello.client, State.OPEN
         known = hello.plan == sha256(desk.plan).digest()
         signature = self.signed(statements.welcome(desk.run, self.place, hello.nonce, desk.plan))
         self.send(m.Welcome(b"" if known else desk.plan, desk.beat, desk.round, signature))
@@ -265,7 +315,10 @@ class Session:
 
     def _fetch(self, frame: m.Fetch) -> None:
         piece = self.desk.piece(frame.sha256, frame.offset)
+        if self.size > PIECE:
+            raise Denied(Code.RATE, "a piece before the last one was taken")
         if piece is None:
+            self._readies = max(self._readies, 1)
             raise Denied(Code.STALE, "this checkpoint is not kept any more: say Ready again, and get another one")
         self.send(m.Piece(frame.offset, piece))
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 import msgspec
 from torch import Tensor
@@ -78,7 +79,8 @@ class ChainState(RuleState):
         return [state for state in self.states if not state.empty]
 
 
-class Chain(NamedTuple):
+@dataclass(frozen=True)
+class Chain:
     """Rules, of which the last is a kernel rule."""
 
     rules: tuple[Rule, ...]
@@ -97,6 +99,11 @@ class Chain(NamedTuple):
     def states(self, state: RuleState) -> tuple[Any, ...]:
         """The state of each rule; in methods with their own state, rules have none."""
         return state.states if isinstance(state, ChainState) else (NOTHING,) * len(self.rules)
+
+    @cached_property
+    def own_directions(self) -> bool:
+        """Whether every round uses its own directions, right factors included. Clients ask this in every local step."""
+        return all(type(r).asked is Rule.asked and type(r).factors is Rule.factors for r in self.rules)
 
     def asked(self, round: int) -> int:
         """The round whose directions a round uses; its own, if a correction moved the model since the earlier one."""

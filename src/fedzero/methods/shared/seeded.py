@@ -292,6 +292,11 @@ class SeededMethod(Sampling):
             keys = self.directions_of(state, turn.keys, turn.round, 0, P)
             v = yield from self.slopes_by_row(state.params, keys, turn.rows)
             return Contribution(np.zeros(P, np.float32), None, rows=v)
+        if K == 1:
+            found, loss = yield from self.slopes_at(
+                state.params, self.directions_of(state, turn.keys, turn.round, 0, P), 0
+            )
+            return Contribution(found, loss)
         g, loss, steps = np.empty((K, P), np.float32), 0.0, list[Step]()
         for k in range(K):
             keys = self.directions_of(state, turn.keys, turn.round, k, P)
@@ -349,6 +354,8 @@ class SeededMethod(Sampling):
     def directions_of(self, state: State, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
         """The keys of a step's directions as they are used; rules may take them from earlier rounds."""
         chain = self.chain
+        if chain.own_directions:
+            return self.direction_keys(keys, round, step, count)
         own = chain.asked(round)
         fresh = self.direction_keys(keys, own, step, count)
         held = chain.factors(own)

@@ -25,6 +25,7 @@ from fedzero.oracles import Objective, Shards
 from fedzero.oracles.chunked import Chunked
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
 from fedzero.oracles.passes import NO_TERMS, Passes
+from fedzero.oracles.portable import Oracle
 from fedzero.oracles.reported import TEST, Reported
 from fedzero.oracles.responses import ChoiceObjective, ResponseObjective, Responses, Scorer
 from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
@@ -37,6 +38,7 @@ from fedzero.tasks.language.encoding import Encoded, Encoder, of_rows
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.given import GIVEN, InMemoryModel
 from fedzero.tasks.language.made import MADE
+from fedzero.tasks.language.portable import oracle_of
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.rewards import Reward
 from fedzero.tasks.language.saying import Quality, Speaker
@@ -146,8 +148,8 @@ class Language(Task, tag="language"):
         least = max(map(len, answers), default=1) - 1
         train: Encoded | Completed
         test: Encoded | Completed
-        if text.responds:
-            completer = self._completer(text, encoder, model)
+        completer = self._completer(text, encoder, model) if text.responds else None
+        if completer is not None:
             train, test = map(completer.rows, read)
         else:
             train, test = (encoder.prompts(text, rows, least) for rows in read)
@@ -159,7 +161,7 @@ class Language(Task, tag="language"):
         shards: Shards
         samples = None
         if isinstance(train, Completed) or isinstance(test, Completed):
-            assert isinstance(train, Completed) and isinstance(test, Completed)
+            assert isinstance(train, Completed) and isinstance(test, Completed) and completer is not None
             quality = self._quality(model, test, completer, context)
             samples = quality.samples if context.trusted else None  # a site's rows stay there
             objective = self._responding(self._scorer(model), test, quality)
@@ -182,19 +184,24 @@ class Language(Task, tag="language"):
             shards = OfPersons(shards, [persons[part] for part in parts])
         params = self.params(model)
         facts, fixed = _facts(model, params, train, test, length), Fixed.of_module(model.module, params)
-        if isinstance(train, Completed) and isinstance(test, Completed):
-            facts |= completed_facts(train, test, context.trusted)
-        if fixed is not None and (fixed.tensors or given is not None):  # of what is given the run's folder has a copy
-            facts[FACT] = str(fixed)
+        facts |= _more_facts(train, test, fixed, context, given is not None)
         if given is not None:
             given.opened, facts = model, facts | {"rows": given.digest()}
-            given.measuring = self._measuring(
-                objective, encoder, text, answers, completer if text.responds else None, model, context
-            )
+            given.measuring = self._measuring(objective, encoder, text, answers, completer, model, context)
         objective = objective if isinstance(self.chunk, UnsetType) else Chunked(objective, self.chunk)
         if given is not None and given.reported and given.measuring is not None:
             objective = Reported(objective, {TEST: given.measuring(given.reported)})
         return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed, samples=samples)
+
+    def oracle(self, context: BuildContext) -> Oracle:
+        """Rows are the tokens of prompts, all prompts of the task as long as the longest."""
+        text = TEXTS[self.text] if isinstance(self.text, str) else self.text
+        if text.responds or self.reward is not None or self.measure != "loss" or self.dtype != "float32":
+            raise FedzeroError("a graph is of a text with answers, measure = 'loss' and dtype = 'float32'")
+        model = self.opened(self._model(context), context)
+        encoder = Encoder(model.tokenizer, min(self._longest(model), self.length or model.context))
+        prompts = [p for rows in self._rows(text, context, None) for p in encoder.prompts(text, rows, 0).tokens]
+        return oracle_of(model, encoder.answers(text), prompts)
 
     def _dealt(self, labels: Indices, persons: Indices | None, clients: int, keys: Keys) -> Parts:
         """Positions of every client's rows among those of files."""
@@ -432,4 +439,16 @@ def _facts(
     }
     if train.cut + test.cut:
         facts["passages cut"] = f"{train.cut:,} and {test.cut:,}, to {length:,} tokens"
+    return facts
+
+
+def _more_facts(
+    train: Encoded | Completed, test: Encoded | Completed, fixed: Fixed | None, context: BuildContext, copied: bool
+) -> dict[str, str]:
+    """Of responses, and of what is not trained. copied: the folder of a run has a copy of the whole model."""
+    facts = dict[str, str]()
+    if isinstance(train, Completed) and isinstance(test, Completed):
+        facts |= completed_facts(train, test, context.trusted)
+    if fixed is not None and (fixed.tensors or copied):
+        facts[FACT] = str(fixed)
     return facts
