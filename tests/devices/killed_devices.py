@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,10 +36,15 @@ class Kill(NamedTuple):
     wait: float = 0.0
 
 
-def _free() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+def free() -> int:
+    """A port that the system gives to no connection of a client: while the server is away another process could get
+    it, or a device that tries to connect could reach itself."""
+    chance = random.SystemRandom()
+    while True:
+        port = chance.randrange(20_000, 32_000)
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def _server(recipe: Path, run: Path, *options: str) -> subprocess.Popen[bytes]:
@@ -85,7 +91,7 @@ def wrong(
     folder: Path, rounds: int, kills: Sequence[Kill], tell: Callable[[int], None] = lambda done: None
 ) -> tuple[list[str], list[float]]:
     """(what is wrong with the ledger of such a run, for each kill the seconds until the next round was on it)."""
-    recipe = recipe_of(folder, {"listen": f"127.0.0.1:{_free()}", "deadline": ENDLESS, "grace": ENDLESS})
+    recipe = recipe_of(folder, {"listen": f"127.0.0.1:{free()}", "deadline": ENDLESS, "grace": ENDLESS})
     recipe = msgspec.structs.replace(recipe, rounds=rounds, evaluate_every=50)
     file, run, took, killed = folder / "recipe.toml", folder / "run", list[float](), 0.0
     file.write_text(tomli_w.dumps(_plain(msgspec.to_builtins(recipe))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -18,18 +17,13 @@ import pytest
 import tomli_w
 
 from devices.fleet import address_of, device, head_of, recipe_of, ticket_of, without_gateway
+from devices.killed_devices import free
 from devices.test_private_devices import private
 from fedzero.ledger.folder import LEDGER
 from fedzero.recipe.recipe import Recipe
 from ledgers import rounds_of
 
 ENDLESS = 120.0
-
-
-def _free() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _server(recipe: Path, run: Path, *options: str) -> subprocess.Popen[bytes]:
@@ -52,7 +46,7 @@ ENGINE = {"deadline": ENDLESS, "grace": ENDLESS}
 
 @pytest.mark.slow
 def test_a_device_and_the_server_are_killed(tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, {"listen": f"127.0.0.1:{_free()}", **ENGINE})
+    recipe = recipe_of(tmp_path, {"listen": f"127.0.0.1:{free()}", **ENGINE})
     recipe = msgspec.structs.replace(recipe, rounds=150, evaluate_every=50)
     _killed(recipe, tmp_path)
     assert [record.cohort for record in rounds_of(tmp_path / "run")] == [(0, 1, 2)] * 150
@@ -64,7 +58,7 @@ def test_a_device_and_the_server_are_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_with_privacy_no_turn_is_computed_twice(tmp_path: Path) -> None:
     """Each device has paid for each round once, whatever was killed."""
-    recipe = private(tmp_path, {"listen": f"127.0.0.1:{_free()}", **ENGINE})
+    recipe = private(tmp_path, {"listen": f"127.0.0.1:{free()}", **ENGINE})
     _killed(msgspec.structs.replace(recipe, rounds=150, evaluate_every=50), tmp_path)
     assert all(record.update and not record.cohort for record in rounds_of(tmp_path / "run"))
     for place in range(3):

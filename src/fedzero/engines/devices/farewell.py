@@ -42,11 +42,11 @@ def farewell(hub: Hub, run: RunView, beat: int, linger: float, played: int | Non
     hub.post(hub.finish, *((end.round, end.reason) if end is not None else (played, "")))
     until, said = time.monotonic() + linger, False
     while (away := hub.untold()) and time.monotonic() < until:
-        if not said:
+        time.sleep(LOOK_EVERY)  # those who are here hear of it meanwhile
+        if not said and (away := hub.untold()):
             who = f"{len(away)} device{'s' if len(away) > 1 else ''}"
             run.warn(f"the run has ended; {who} away can hear of it for {linger:g} s more (engine.linger)")
             said = True
-        time.sleep(LOOK_EVERY)
     if away and linger:
         run.warn(
             f"the end was not told to {len(away)} of the devices (places {', '.join(map(str, away[:8]))}"
