@@ -1,6 +1,6 @@
 """Four kinds of clients in one run, beside the same run by PyTorch alone.
 
-    PYTHONPATH=.:src:clients/python python -m bench.devices.kinds --seeds 0..2 --rounds 150
+    PYTHONPATH=.:src:clients/python python -m bench.devices.kinds --seeds 0..2 --rounds 300
 
 Eight devices with 200 digits each, all asked in every round: two by PyTorch, two by the core in C, two tabs of Chromium
 and two by onnxruntime; then eight by PyTorch with the same rows at the same places and the same seed. Every reply has
@@ -46,7 +46,7 @@ from fedzero.tasks import images
 KINDS = (TORCH, TORCH, CORE, CORE, TAB, TAB, ONNX, ONNX)
 """By place."""
 ROWS, WIDTHS, BATCH = 200, (784, 32, 10), 32
-METHOD = {"kind": "decomfl", "rate": 0.02, "directions": 10, "radius": 1e-3, "distribution": "rank1"}
+METHOD = {"kind": "decomfl", "rate": 0.01, "directions": 10, "radius": 1e-3, "distribution": "rank1"}
 METHOD |= {"optimizer": {"kind": "momentum"}}
 PATIENCE = 60.0
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -158,10 +158,11 @@ def chromium() -> str | None:
 
 
 def lines_of(seed: int, both: tuple[Played, Played]) -> list[tuple[str, ...]]:
-    return [
-        (f"seed {seed}, {name}", f"{p.accuracy:.3f}", f"{p.loss:.4f}", str(p.rounds), f"{p.replies:,}", str(p.refused), f"{p.seconds:.0f}")
-        for name, p in zip(("four kinds", "PyTorch alone"), both, strict=True)
-    ]
+    lines = list[tuple[str, ...]]()
+    for name, p in zip(("four kinds", "PyTorch alone"), both, strict=True):
+        counts = f"{p.rounds}", f"{p.replies:,}", f"{p.refused}", f"{p.seconds:.0f}"
+        lines.append((f"seed {seed}, {name}", f"{p.accuracy:.3f}", f"{p.loss:.4f}", *counts))
+    return lines
 
 
 def main() -> None:
@@ -169,7 +170,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", default="0..2", help="first..last")
-    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=300)
     given = parser.parse_args()
     first, last = map(int, given.seeds.split(".."))
     torch.set_num_threads(1)
