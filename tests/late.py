@@ -9,7 +9,7 @@ from typing import Any
 
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Update
-from fedzero.protocol.engine import Arrival, Clients, Event, arrivals
+from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, arrivals
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.plan import Plan
@@ -44,6 +44,12 @@ class TakesWhatArrived:
 
     def discount(self, age: int) -> float:
         return float((1 + age) ** -0.5)
+
+    def until(self, now: StepSoFar) -> float:
+        return FOREVER
+
+    def share(self, replies: int) -> float:
+        return 1.0
 
 
 def lag(asked: int, client: int) -> int:

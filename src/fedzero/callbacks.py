@@ -114,6 +114,8 @@ class RoundInfo:
     totals: Totals
     epsilon: float | None = None
     """ε of [privacy] after this round, against readers of model and ledger; None: the recipe has none"""
+    time: float | None = None
+    """simulated seconds to this step; None: the run has no simulated clock"""
 
 
 @dataclass(frozen=True)

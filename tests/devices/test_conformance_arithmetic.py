@@ -18,12 +18,12 @@ from fedzero.engines.devices.plan import encode
 from fedzero.protocol.messages import Reply, decode_reply
 from fedzero.testing.devices import judging
 from fedzero.testing.devices.model import FOLDING, followed, state_of
-from fedzero.testing.devices.scenarios.turns import SETTINGS
+from fedzero.testing.devices.scenarios.turns import IN_TRANSCRIPTS, SETTINGS
 from fedzero.testing.devices.settings import Run, Setting
 from fedzero.testing.devices.turn import TURNS, Turn, losses, turn
 from fedzero.testing.devices.wrong import Wrong
 
-BY_NAME = {name: setting for name, _, setting in SETTINGS}
+BY_NAME = {name: setting for name, _, setting in SETTINGS} | IN_TRANSCRIPTS
 SMALL = [name for name in BY_NAME if not name.startswith("wide")]
 PLACE, ROUNDS = 1, 3
 

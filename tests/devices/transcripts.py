@@ -33,7 +33,7 @@ from fedzero.engines.devices.session import Asked, Session
 from fedzero.engines.devices.signing import GatewayKeys
 from fedzero.engines.devices.ticket import address
 from fedzero.protocol.messages import encode_work
-from fedzero.testing.devices.scenarios.turns import SETTINGS
+from fedzero.testing.devices.scenarios.turns import IN_TRANSCRIPTS, SETTINGS
 from fedzero.testing.devices.settings import Run
 
 FOLDER = Path(__file__).parents[2] / "docs" / "transcripts"
@@ -173,7 +173,7 @@ RUNS: dict[str, tuple[str, str, Callable[[Script], None]]] = {
 
 def made(name: str, folder: Path) -> dict[str, Any]:
     setting_name, about, play = RUNS[name]
-    setting = next(setting for known, _, setting in SETTINGS if known == setting_name)
+    setting = ({name: setting for name, _, setting in SETTINGS} | IN_TRANSCRIPTS)[setting_name]
     run = Run(setting, folder)
     with counted(), patch.object(GatewayKeys, "made", lambda: KEYS), closing(Registry(folder)) as registry:
         hub = Hub(registry, encode(run.plan), 3, BEAT, 10)

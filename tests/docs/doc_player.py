@@ -33,7 +33,9 @@ SHELL = set("|&;<>$*?`()")
 """A command without these is its words."""
 WATCHES = re.compile(r"fedzero watch .*--web")
 """Serves its page until Ctrl-C."""
-OURS = re.compile(r"pip install '?(?:fedzero|\.(?!/)|\./papers|fedzero-papers)(?:\[([\w,]+)\])?'?(?: |$)")
+OURS = re.compile(
+    r"pip install '?(?:fedzero|\.(?!/)|\./(?:papers|clients/python)|fedzero-papers)(?:\[([\w,]+)\])?'?(?: |$)"
+)
 
 
 class Player:

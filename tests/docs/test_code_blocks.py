@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doc_blocks import LANGUAGES, NOTES, REASONS, Block, blocks, pages
+from doc_blocks import LANGUAGES, NOTES, REASONS, ROOT, Block, blocks, pages
 from doc_player import Player, commands, declared_extras, extras
 
 from forked import Warm
@@ -37,6 +37,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
     command = folder / "bin" / "fedzero"
     command.write_text(f"#!{folder / 'bin' / 'python'}\nfrom fedzero.cli import main\nmain()\n")
     command.chmod(0o755)
+    device = folder / "bin" / "fedzero-client"
+    found = f"import sys; sys.path.insert(0, {str(ROOT / 'clients' / 'python')!r})"
+    program = f"{found}\nfrom fedzero_client.cli import main\nsys.exit(main())\n"
+    device.write_text(f"#!{folder / 'bin' / 'python'}\n{program}")
+    device.chmod(0o755)
     token = tmp_path / "ray-token"  # of the test's own clusters, not the user's
     token.write_text(secrets.token_hex(32))
     path = f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -257,6 +257,7 @@ RECORDS: tuple[records.Record, ...] = (
     records.Round(7, (1, 4), updates.encode_update(STEPPED_UPDATE), False, 99, 7, 6, 0.125, asked=(2, 4)),
     records.Extended(12, 20, 5, b'{"above":null,"patience":null}'),
     records.Round(7, (1, 4), None, False, 99, 7, 6, 0.125, stopped="enough"),
+    records.TimedRound(7, (1, 4), None, False, 99, 7, 6, 0.125, asked=(2, 4), time=1.5, asked_at=(0.25, 1.0)),
     records.PrivateRound(7, (), updates.encode_update(SEEDED_UPDATE), False, 99, 7, 6, None, spent=(1.25, None)),
 )  # fmt: skip
 INSTRUCTIONS: tuple[messages.Instruction, ...] = (

@@ -18,7 +18,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
 from fedzero.ledger.folder import folder_of
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import End, Evaluation, Round, metrics_of, readers_of
+from fedzero.ledger.records import End, Evaluation, Round, metrics_of, readers_of, time_of
 from fedzero.ledger.store import ledger_in
 from fedzero.ledger.traffic import Traffic
 from fedzero.lines import LONGEST_SAID, printable, said_of
@@ -139,6 +139,7 @@ class Watching:
                 self._before + time.perf_counter() - self._began,
             ),
             epsilon=readers_of(record),
+            time=time_of(record),
         )
 
     def _asked(self, callback: Any, name: str, info: object) -> Verdict:

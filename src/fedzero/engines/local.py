@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import structs
 
@@ -69,6 +69,7 @@ class Elsewhere:
 class Local(Engine, tag="local"):
     """All clients in this process."""
 
+    answers_at_once: ClassVar[bool] = True
     replicas: bool = False
     """Give every client its own copy of the model (slow; to check that the copies agree)."""
 

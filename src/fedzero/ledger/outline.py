@@ -16,7 +16,19 @@ from msgspec import Meta, Struct, UnsetType
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.database import Tampered
-from fedzero.ledger.records import Asked, End, Evaluation, Extended, PrivateRound, Record, Round, Saved, Start, spent_of
+from fedzero.ledger.records import (
+    Asked,
+    End,
+    Evaluation,
+    Extended,
+    PrivateRound,
+    Record,
+    Round,
+    Saved,
+    Start,
+    TimedRound,
+    spent_of,
+)
 from fedzero.methods.contract import MOST_CLIENTS
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import PositiveInt
@@ -111,6 +123,8 @@ class LedgerSummary(Struct):
     """the end before it"""
     spent: tuple[float, float | None] | None = None
     """ε after the last round, see `PrivateRound.spent`"""
+    time: float | None = None
+    """simulated seconds to the last step; None: the run has no simulated clock"""
 
     def note(self, record: Record, chain: bytes, seconds: float) -> None:
         """The next entry; raises `Tampered` where no run can have written it there.
@@ -164,6 +178,22 @@ class LedgerSummary(Struct):
         self.logged = self.logged or bool(record.queried)
         self.loss = self.loss if record.loss is None else record.loss
         self._spend(record)
+        self._tick(record)
+
+    def _tick(self, record: Round) -> None:
+        """Simulated time never goes back, and nobody is asked after the step."""
+        if not isinstance(record, TimedRound):
+            if self.time is not None:
+                raise Tampered(record.round, "it does not say when it was made")
+            return
+        before, asked_at = self.time or 0.0, record.asked_at
+        if not (before <= record.time < math.inf) or (self.time is None and self.done > 1):
+            raise Tampered(record.round, f"its simulated time is {record.time:g}, after {before:g}")
+        if asked_at and len(asked_at) != len(record.asked or ()):
+            raise Tampered(record.round, "it has more or fewer times than clients that were asked")
+        if not all(before <= at <= record.time for at in asked_at):
+            raise Tampered(record.round, "a client was asked before the step began, or after it was made")
+        self.time = record.time
 
     def _spend(self, record: Round) -> None:
         """A budget that was spent is never returned."""

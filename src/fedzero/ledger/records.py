@@ -80,6 +80,20 @@ class PrivateRound(Round, frozen=True, tag="private-round", kw_only=True):
     """ε after this round, against readers of the model and the ledger, and against the server (None: no bound)"""
 
 
+class TimedRound(Round, frozen=True, tag="timed-round", kw_only=True):
+    """A round on a simulated clock."""
+
+    time: float
+    """simulated seconds from the start of the run to the step"""
+    asked_at: tuple[float, ...] = ()
+    """simulated seconds at which the clients in `asked` were asked, in their order"""
+
+
+def time_of(record: Round) -> float | None:
+    """Simulated seconds to a step; None: the run has no simulated clock."""
+    return record.time if isinstance(record, TimedRound) else None
+
+
 def spent_of(record: Round) -> tuple[float, float | None] | None:
     """ε after a round; None: the run has no [privacy]."""
     return record.spent if isinstance(record, PrivateRound) else None
@@ -174,7 +188,7 @@ def sha256_of(model: Identity) -> bytes | UnsetType:
     return model.sha256 or UNSET
 
 
-Record = Start | Round | PrivateRound | Saved | Asked | Evaluation | Shown | Said | End | Extended
+Record = Start | Round | PrivateRound | TimedRound | Saved | Asked | Evaluation | Shown | Said | End | Extended
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)

@@ -206,13 +206,16 @@ def recent(
     last: int,
     progress: Progress = ignore,
     kept: Checkpoint | None = None,
+    at: Callable[[int], None] = ignore,
 ) -> dict[int, bytes]:
-    """As `rebuild`, to the end; of the last rounds the digests of the models that they were asked at, by round."""
+    """As `rebuild`, to the end; of the last rounds the digests of the models that they were asked at, by round. at: is
+    told each of these rounds, when the replica stands where it stood then."""
     first, digests = max(0, view.outline.done - last), dict[int, bytes]()
     rebuild(ledger, view, replica, first, progress, kept if kept and kept.outline.done <= first else None)
     updates = {update.round: update for update in updates_of(ledger, view, first=first)}
     for round in range(first, view.outline.done):
         digests[round] = replica.digest()
+        at(round)
         if round in updates:
             replica.follow([updates[round]])
     return digests

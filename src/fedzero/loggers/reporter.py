@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fedzero.callbacks import Callback, EndInfo, EvaluationInfo, RoundInfo, RunInfo, Totals
-from fedzero.ledger.records import Evaluation, Round, metrics_of, readers_of
+from fedzero.ledger.records import Evaluation, Round, metrics_of, readers_of, time_of
 from fedzero.ledger.store import ledger_in
 from fedzero.lines import LONGEST_SAID, said_of
 from fedzero.report import page
@@ -88,7 +88,8 @@ class Reporter(Callback):
         self._thread.start()
 
     def round(self, result: RoundInfo) -> None:
-        self._put(of_round(result.rounds, time.time(), result.loss, result.totals, self._clients, result.epsilon))
+        place = result.rounds, time.time(), result.loss, result.totals, self._clients
+        self._put(of_round(*place, result.epsilon, result.time))
 
     def evaluation(self, result: EvaluationInfo) -> None:
         self._put(of_evaluation(result.rounds, time.time(), result.metrics))
@@ -142,12 +143,18 @@ class Reporter(Callback):
 
 
 def of_round(
-    step: int, at: float, loss: float | None, totals: Totals, clients: int, epsilon: float | None = None
+    step: int,
+    at: float,
+    loss: float | None,
+    totals: Totals,
+    clients: int,
+    epsilon: float | None = None,
+    simulated: float | None = None,
 ) -> Point:
     """bytes are those of a client, since the start; queries are those of all clients, since the start."""
     up, down = totals.bytes_up / clients, totals.bytes_down / clients
     values = {"bytes/up": up, "bytes/down": down, "queries": float(totals.queries), "seconds": totals.seconds}
-    told = {"train/loss": loss, "privacy/epsilon": epsilon}
+    told = {"train/loss": loss, "privacy/epsilon": epsilon, "simulated/seconds": simulated}
     return Point(step, at, {name: number for name, number in told.items() if number is not None} | values)
 
 
@@ -174,7 +181,8 @@ def _recorded(run: RunInfo, written: Written) -> Iterator[Point]:
             if isinstance(record, Round):
                 up, down, queries = up + record.bytes_up, down + record.bytes_down, queries + record.queries
                 totals = Totals(up, down, queries, entry.seconds)
-                point = of_round(record.round + 1, entry.at, record.loss, totals, run.clients, readers_of(record))
+                spent, simulated = readers_of(record), time_of(record)
+                point = of_round(record.round + 1, entry.at, record.loss, totals, run.clients, spent, simulated)
             elif isinstance(record, Evaluation):
                 point = of_evaluation(record.round, entry.at, metrics_of(record))
             else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -117,6 +117,33 @@ class Clients(Protocol):
 
     def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
         """Identity and metrics of the current model, after `after` rounds; last: no round follows."""
+        ...
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """Clients whose replies arrive in simulated time; these members stand beside those of `Clients`."""
+
+    @property
+    def now(self) -> float:
+        """Simulated seconds since the start of the run."""
+        ...
+
+    def set_time(self, now: float) -> None:
+        """Continue at this time: of a run that is resumed."""
+        ...
+
+    def receive_until(self, time: float) -> Sequence[Event]:
+        """The events of the next moment with events, up to `time`; none: the clock has reached `time`, or no event can
+        come any more (`FOREVER`)."""
+        ...
+
+    def give_back(self, events: Sequence[Event]) -> None:
+        """Events of this moment that belong to a later step."""
+        ...
+
+    def present(self) -> Sequence[int] | None:
+        """The clients that can be asked now, sorted; None: all."""
         ...
 
 

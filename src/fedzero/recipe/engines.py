@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -27,6 +27,9 @@ T = TypeVar("T")
 
 class Engine(TaggedConfig):
     """The common base of engines; a ledger keeps only its fields."""
+
+    answers_at_once: ClassVar[bool] = False
+    """Whether clients answer in this process, when they are asked: their replies can be held until a simulated time."""
 
     merge: bool = True
     """Evaluate a cohort's batches together: faster, but the last bits of a loss may differ. `false` also uses a single

@@ -24,6 +24,7 @@ from fedzero.model import files, toml
 from fedzero.model.decoding import cause_of, reading
 from fedzero.model.schedules import Count
 from fedzero.model.value import Checked, plain
+from fedzero.recipe.clock import Clock
 from fedzero.recipe.engines import Engine, Wanted, chosen, local, recorded
 from fedzero.recipe.explain import explain
 from fedzero.recipe.privacy import Privacy
@@ -86,6 +87,8 @@ class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Differential privacy: what readers of the model and the ledger may learn of a client, an example or a person."""
     engine: AnyEngine = msgspec.field(default_factory=local)
     """Where the clients of `fedzero run` are evaluated; which one is not on the ledger."""
+    clock: Clock | UnsetType = UNSET
+    """Simulated time, in a process with all clients: how long they take, and when they are there."""
     report: Report | UnsetType = UNSET
     """Loggers that `fedzero run` tells of the run. Never on a ledger, and refused in a recipe of somebody else."""
 
@@ -197,6 +200,7 @@ def check(recipe: Recipe, where: str) -> None:
         Chain(recipe.filters).check_order()
         _check_gathering(recipe)
         _check_privacy(recipe)
+        _check_schedule(recipe)
         if recipe.sampling and recipe.engine.attack is not None:
             raise FedzeroError("sampling = 'private' hides who is drawn from an attack, too: leave out engine.attack")
         recipe.task.check()
@@ -228,6 +232,19 @@ def _check_privacy(recipe: Recipe) -> None:
     if recipe.engine.attack is not None:
         raise FedzeroError("[privacy] hides the replies that engine.attack would change: leave it out")
     recipe.privacy.check(recipe.federation)
+
+
+def _check_schedule(recipe: Recipe) -> None:
+    """Refuse schedules that the federation cannot serve, and times where nobody may see who answered when."""
+    recipe.federation.check_schedule()
+    what = "federation.schedule" if recipe.federation.timed else "[clock]"
+    if not recipe.federation.timed and not recipe.clock:
+        return
+    for name in ("privacy", "sampling"):
+        if getattr(recipe, name):
+            raise FedzeroError(f"{what} shows who answered when, which {name} hides: leave out one of the two")
+    if recipe.federation.timed and recipe.engine.attack is not None:
+        raise FedzeroError("engine.attack knows the replies of a whole cohort, and this federation.schedule has none")
 
 
 @contextmanager

@@ -139,7 +139,7 @@ def prepare(
     if recipe.engine.attack is not None:
         recipe.engine.attack.check(method, traits.comparable)
     needs = traits.self_correcting, traits.whole, traits.reads_each_reply
-    setup.chain.check(method, traits.comparable, recipe.federation.cohort, *needs)
+    setup.chain.check(method, traits.comparable, recipe.federation.replies, *needs)
     _check_rows(setup)
     return setup
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.lines import printable, said_of
-from fedzero.report.curves import Axis, wide
+from fedzero.report.curves import Axis, place_of, wide
 from fedzero.report.history import History, Point, Slice
 
 LABELS: Mapping[Axis, str] = {
@@ -22,6 +22,7 @@ LABELS: Mapping[Axis, str] = {
     "bytes": "bytes per client",
     "queries": "queries of all clients",
     "epsilon": "ε against readers of model and ledger",
+    "time": "simulated seconds",
 }
 MOST_NUMBERED = 300
 """Cells of a table of clients and classes in which counts are written."""
@@ -63,8 +64,8 @@ def curves(histories: Sequence[History], metric: str | None, axis: Axis, ax: Any
         raise Invalid(f"axis = {axis!r} is not valid: use one of {', '.join(LABELS)}")
     chosen, ax = metric or known[0], new_axes()[0] if ax is None else ax
     for history in histories:
-        pairs = [(_place(point, axis), _value(point, chosen)) for point in history.points]
-        found = [(x, y) for x, y in pairs if y is not None and isfinite(y) and (x > 0 or axis == "rounds")]
+        pairs = [(place_of(point, axis), _value(point, chosen)) for point in history.points]
+        found = [(x, y) for x, y in pairs if y is not None and isfinite(y) and (x > 0 or axis in ("rounds", "time"))]
         ax.plot([x for x, _ in found], [y for _, y in found], marker=".", label=printable(history.title, 60))
         if chosen == "loss" and found and wide(np.array([y for _, y in found]), 50):
             ax.set_yscale("log")
@@ -74,11 +75,6 @@ def curves(histories: Sequence[History], metric: str | None, axis: Axis, ax: Any
     ax.set_ylabel(chosen)
     ax.legend()
     return ax
-
-
-def _place(point: Point, axis: Axis) -> float:
-    places = {"rounds": point.round, "bytes": point.bytes, "queries": point.queries, "epsilon": point.epsilon}
-    return places[axis]
 
 
 def _value(point: Point, metric: str) -> float | None:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzero.report.downsample import kept
-from fedzero.report.history import History, Metric
+from fedzero.report.history import History, Metric, Point
 
-Axis = Literal["rounds", "bytes", "queries", "epsilon"]
+Axis = Literal["rounds", "bytes", "queries", "epsilon", "time"]
 F64 = NDArray[np.float64]
 
 HUGE = 1e30
@@ -32,11 +32,21 @@ class Curve:
         return len(self.x)
 
 
+def place_of(point: Point, axis: Axis) -> float:
+    """The place of an evaluation on an axis."""
+    places: dict[Axis, float] = {
+        "rounds": point.round,
+        "bytes": point.bytes,
+        "queries": point.queries,
+        "epsilon": point.epsilon,
+        "time": point.time,
+    }
+    return places[axis]
+
+
 def curve(history: History, metric: Metric, axis: Axis, logarithmic: bool = False) -> Curve:
     """On a logarithmic axis there is no zero: points before the first byte or query stay out."""
-    places = [
-        {"rounds": p.round, "bytes": p.bytes, "queries": p.queries, "epsilon": p.epsilon}[axis] for p in history.points
-    ]
+    places = [place_of(point, axis) for point in history.points]
     pairs = [(x, p.value(metric)) for x, p in zip(places, history.points, strict=True)]
     return of_pairs([(x, y) for x, y in pairs if y is not None and isfinite(x) and (x > 0 or not logarithmic)])
 

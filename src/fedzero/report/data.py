@@ -21,7 +21,15 @@ from fedzero.report.text import printable
 from fedzero.report.units import times
 
 EPSILON = "ε against readers of model and ledger"
-AXES = {"bytes": "bytes per client", "rounds": "rounds", "queries": "", "seconds": "time", "epsilon": EPSILON}
+SIMULATED = "simulated time"
+AXES = {
+    "bytes": "bytes per client",
+    "rounds": "rounds",
+    "queries": "",
+    "seconds": "time",
+    "time": SIMULATED,
+    "epsilon": EPSILON,
+}
 NAMES = {"accuracy": "Accuracy", "loss": "Loss", "train": "Training loss", "slopes": "Slopes"}
 MOST_PARTIES = 12
 """Black boxes whose values are drawn one by one."""
@@ -44,7 +52,8 @@ def page_data(histories: Sequence[History], comparison: Comparison | None, boxes
     others = list(dict.fromkeys(m for c in curves for m in c["metrics"] if m not in NAMES))
     metric = comparison.metric if comparison else present[0] if present else "loss"
     axis = "queries" if boxes else "bytes" if any(h.bytes > 0 for h in histories) else "rounds"
-    small = [a for a in ("rounds", "epsilon", "bytes", "queries", "seconds") if a != axis and measured(curves, a)]
+    order = ("rounds", "epsilon", "time", "bytes", "queries", "seconds")
+    small = [a for a in order if a != axis and measured(curves, a)]
     shown = [m for m in ("accuracy", "loss") if m in present]
     sizes = {h.model_bytes for h in histories if h.model_bytes} if not boxes else set()
     return {
@@ -107,6 +116,8 @@ def evaluated(points: Sequence[Point], values: Sequence[float], errors: Sequence
     }
     if any(p.epsilon for p in points):
         columns["epsilon"] = [p.epsilon for p in points]
+    if any(p.time for p in points):
+        columns["time"] = [p.time for p in points]
     return thinned(y, {name: np.array(column, np.float64) for name, column in columns.items()}, errors)
 
 
@@ -115,7 +126,9 @@ def by_round(history: History, table: F64) -> dict[str, Any]:
     rounds = np.array([p.round for p in history.points], np.float64)
     columns = {"rounds": table[:, 0]}
     if len(rounds):
-        for name in ("bytes", "queries", "seconds", *(["epsilon"] if history.privacy else [])):
+        private = ["epsilon"] if history.privacy else []
+        simulated = ["time"] if any(p.time for p in history.points) else []
+        for name in ("bytes", "queries", "seconds", *private, *simulated):
             totals = np.array([getattr(p, name) for p in history.points], np.float64)
             columns[name] = np.interp(table[:, 0], rounds, totals)
     return thinned(table[:, 1], columns, None)

@@ -7,7 +7,7 @@ function readData(root) {
 
 function axisSpec(axis, log) {
   const known = page.data.axes.find((each) => each.id === axis) || { name: axis };
-  return { id: axis, name: known.name, format: FORMATS[axis], log, whole: axis === "rounds" || axis === "queries", clock: axis === "seconds" };
+  return { id: axis, name: known.name, format: FORMATS[axis], log, whole: axis === "rounds" || axis === "queries", clock: axis === "seconds" || axis === "time" };
 }
 
 function metricSpec(metric, log) {
@@ -101,7 +101,7 @@ function choices(id, items, chosen, pick) {
   group.hidden = items.length < 2;
 }
 
-const SHORT = { bytes: "Bytes", rounds: "Rounds", seconds: "Time", epsilon: "ε" };
+const SHORT = { bytes: "Bytes", rounds: "Rounds", seconds: "Time", epsilon: "ε", time: "Simulated time" };
 
 function makeControls() {
   const controls = document.getElementById("controls");

@@ -28,12 +28,14 @@ LABELS: dict[Axis, str] = {
     "bytes": "bytes per client",
     "queries": "queries, all clients",
     "epsilon": "ε",
+    "time": "simulated seconds",
 }
 EMPTY: dict[Axis, str] = {
     "rounds": "nothing was measured",
     "bytes": "no bytes were exchanged",
     "queries": "no queries were counted",
     "epsilon": "the run has no [privacy]",
+    "time": "the run has no simulated clock",
 }
 
 

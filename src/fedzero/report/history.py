@@ -30,6 +30,7 @@ class Point:
     seconds: float = 0.0  # since the start of the run, evaluation included
     errors: dict[str, float] = field(default_factory=dict)  # of a mean of runs: its standard error, by metric
     epsilon: float = 0.0  # of differential privacy, spent by then; 0 also where the recipe has none
+    time: float = 0.0  # simulated seconds since the start; 0 also where the run has no simulated clock
 
     @property
     def bytes(self) -> float:

@@ -20,6 +20,7 @@ const FORMATS = {
   rounds: (value) => (+value.toPrecision(6)).toLocaleString("en"),
   queries: (value) => scaled(value, COUNTS, 3),
   seconds: duration,
+  time: duration,
   epsilon: (value) => String(+value.toPrecision(4)),
   percent: (value) => `${+(100 * value).toPrecision(4)} %`,
   number: (value) => String(+value.toPrecision(4)),

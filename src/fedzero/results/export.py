@@ -36,6 +36,8 @@ class Row(Struct, frozen=True, kw_only=True):
     accuracy: float | None = None
     epsilon: float | UnsetType = UNSET
     """spent by then, against readers of model and ledger; only of a run with [privacy]"""
+    time: float | UnsetType = UNSET
+    """simulated seconds; only of a run with a simulated clock"""
     others: dict[str, float] = {}
 
 
@@ -68,6 +70,7 @@ def _row(outline: LedgerSummary, measured: Metrics | None, seconds: float, train
         test_loss=None if measured is None else measured.loss,
         accuracy=None if measured is None else measured.accuracy,
         epsilon=outline.spent[0] if outline.spent else UNSET,
+        time=UNSET if outline.time is None else outline.time,
         others={} if measured is None else measured.others,
     )
 
@@ -78,8 +81,8 @@ def as_csv(rows: list[Row]) -> str:
     Spreadsheets compute a cell that begins like a formula: a name that does has an apostrophe before it.
     """
     others = list(dict.fromkeys(name for row in rows for name in row.others))
-    private = any(not isinstance(row.epsilon, UnsetType) for row in rows)
-    plain = [name for name in Row.__struct_fields__ if name != "others" and (private or name != "epsilon")]
+    some = {name for name in ("epsilon", "time") if any(getattr(row, name) is not UNSET for row in rows)}
+    plain = [name for name in Row.__struct_fields__ if name not in {"epsilon", "time", "others"} - some]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*plain, *(f"'{name}" if name.startswith(FORMULA) else name for name in others)])

@@ -90,6 +90,7 @@ class Reading:
             others=self._measures.of(evaluation.metrics.others),
             seconds=so_far.seconds,
             epsilon=so_far.spent[0] if so_far.spent else 0.0,
+            time=so_far.time or 0.0,
         )
 
 

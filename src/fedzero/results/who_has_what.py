@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedzero.errors import FedzeroError
 from fedzero.recipe.environment import Environment
 from fedzero.runs.recorded import reopen
-from fedzero.tasks.images import LabelledShards
+from fedzero.tasks.labels import labels_in
 from fedzero.tasks.language.given import InMemoryModel
 from fedzero.tasks.own import LocalTask
 from fedzero.tasks.samples import Samples, labels_of, whole_of
@@ -36,11 +36,8 @@ def holdings(folder: Path, environment: Environment, label: str = "label") -> Ho
             return counted([np.array([str(row.get(label, "")) for row in rows]) for rows in found.clients])
     ledger, setup = reopen(folder, environment)
     ledger.close()
-    shards: Any = setup.problem.shards
-    if isinstance(shards, LabelledShards):
-        return counted([shards.y.cpu().numpy()[part] for part in shards.parts])
-    if hasattr(shards, "data") and hasattr(shards.data, "labels"):
-        return counted([np.array(shards.data.labels)[part] for part in shards.parts])
+    if (labels := labels_in(setup.problem.shards)) is not None:
+        return counted(labels)
     raise FedzeroError(f"the data of {folder} have no classes here: repeat the call that began the run")
 
 

@@ -8,6 +8,7 @@ killed asks the same clients the same question; the record of the round keeps wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -92,4 +93,10 @@ class Present:
         return not now.awaited
 
     def discount(self, age: int) -> float:
+        return 1.0
+
+    def until(self, now: StepSoFar) -> float:
+        return math.inf
+
+    def share(self, replies: int) -> float:
         return 1.0

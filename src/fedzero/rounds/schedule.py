@@ -9,6 +9,7 @@ schedule.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,12 +22,16 @@ from fedzero.recipe.plan import Plan
 @dataclass(frozen=True)
 class StepSoFar:
     """A step in progress. asked: by client, the step of its question, if the question is open or ended in this step;
-    awaited: the part of `asked` with open questions; replies: clients whose replies count so far."""
+    awaited: the part of `asked` with open questions; replies: clients whose replies count so far. time, began: now, and
+    when the step began, in seconds; since: by client with an open question, when it was asked."""
 
     step: int
     asked: Mapping[int, int] = field(default_factory=dict)
     awaited: Mapping[int, int] = field(default_factory=dict)
     replies: Collection[int] = ()
+    time: float = 0.0
+    began: float = 0.0
+    since: Mapping[int, float] = field(default_factory=dict)
 
 
 class Schedule(Protocol):
@@ -48,6 +53,14 @@ class Schedule(Protocol):
         """The weight of a reply to a question of `age` steps before; 1 for a fresh one."""
         ...
 
+    def until(self, now: StepSoFar) -> float:
+        """The time at which `made` or `ask` may change although nothing arrives; `inf`: never."""
+        ...
+
+    def share(self, replies: int) -> float:
+        """The factor of a step of so many replies: below 1 if it is divided by more of them than came."""
+        ...
+
 
 @dataclass(frozen=True)
 class Synchronous:
@@ -66,6 +79,12 @@ class Synchronous:
         return not now.awaited
 
     def discount(self, age: int) -> float:
+        return 1.0
+
+    def until(self, now: StepSoFar) -> float:
+        return math.inf
+
+    def share(self, replies: int) -> float:
         return 1.0
 
 

@@ -27,7 +27,7 @@ from fedzero.ledger.turns import Turns
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.methods.contract import Cost
 from fedzero.model.updates import Dense, encode_update, pack
-from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Left, Rows, Tied, Undelivered
+from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Left, Rows, Tied, Timed, Undelivered
 from fedzero.protocol.messages import Continue, encode, encode_close
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.plan import Plan
@@ -41,8 +41,11 @@ from fedzero.rounds.losses import beyond as beyond_others
 from fedzero.rounds.present import Present
 from fedzero.rounds.schedule import Schedule, StepSoFar, Synchronous, check_several_steps
 from fedzero.rounds.tally import Admitted, RoundInProgress
+from fedzero.rounds.timing import Timing, timed
 from fedzero.rounds.tracker import ClientTracker
 
+NOT_NEEDED = "was not waited for"
+"""The refusal of a client whose synchronous step was made without it."""
 CHECKPOINT_EVERY = 10
 """Rounds between rolling checkpoints of a run with dense updates."""
 
@@ -104,6 +107,7 @@ class Server:
             check_several_steps(plan, replica is not None, meter is not None)
         self.admission, self.aggregation = Admission(plan, self.tracker, models), Aggregation(plan, replica)
         self.delivery = Delivery(plan, replica, self.tracker, self.admission.remembering)
+        self.timing = Timing()
 
     def cost(self, round: int) -> Cost:
         return self.plan.cost(round)
@@ -126,6 +130,7 @@ class Server:
         update = self.aggregation.update(round, tally, tally.weights)
         replies, ended, drawn = tally.replies, tally.ended, sorted(tally.drawn)
         as_drawn = ended == set(drawn)
+        asked = UNSET if as_drawn else tuple(sorted(set(drawn)))
         encoded = None if update is None else encode_update(update)
         closings = (
             {} if encoded is None or not self.federation.sync else dict.fromkeys(replies, encode_close(round, encoded))
@@ -146,8 +151,10 @@ class Server:
             remembered=tuple((c, replies[c].memory) for c in sorted(replies) if replies[c].memory),
             queried=() if self.meter is None else self.meter.log.queried(round),
             bounded=tuple(sorted((tally.bounded & replies.keys()) | set(strange))) or UNSET,
-            asked=UNSET if as_drawn else tuple(sorted(set(drawn))),
+            asked=asked,
         )
+        if isinstance(clients, Timed):
+            record = timed(record, clients.now, self.timing.since)
         if self.chain.hides_clients:
             last = self.delivery.instructions(round, [0], [max(round - 1, 0)]).size(0)
             record = without_clients(record, self.plan, last)
@@ -182,6 +189,7 @@ class Server:
         """All exchanges of a round; a client that drops out of one is out of the round."""
         tally, found = RoundInProgress(asked=self.tracker.turns.open()), Responses()
         found.asked, found.awaited = dict(tally.asked), dict(tally.asked)
+        self.timing.begin(clients, tally.asked)
         self._ask(round, clients, found, tally)
         for exchange in range(len(self.cost(round).replies)):
             if exchange:
@@ -200,7 +208,7 @@ class Server:
 
     def _ask(self, round: int, clients: Clients, found: Responses, tally: RoundInProgress) -> None:
         """Send the question of a round to the clients that the schedule wants to ask now."""
-        chosen = self.schedule.ask(StepSoFar(round, tally.asked, found.awaited, found.replies))
+        chosen = self.schedule.ask(self._so_far(round, clients, found, tally))
         if not chosen:
             return
         if again := tally.asked.keys() & set(chosen):
@@ -213,7 +221,20 @@ class Server:
             self.schedule.question(round, chosen, self.tracker)
         sending = self.delivery.instructions(round, sorted(set(chosen) - unable.keys()))
         found.expect(round, sending)
+        self.timing.asked(clients, chosen)
         clients.send(round, 0, sending.messages, sending.which)
+
+    def ask_again(self, round: int, clients: Clients, asked: Iterable[int]) -> None:
+        """Send the question of an earlier round once more: of a run that is resumed, whose model stands where it stood
+        in that round. The message has the same bytes: a client with an open question is told nothing else."""
+        which = list(asked)
+        sending = self.delivery.instructions(round, which)
+        self.timing.asked(clients, which)
+        clients.send(round, 0, sending.messages, sending.which)
+
+    def _so_far(self, round: int, clients: Clients, found: Responses, tally: RoundInProgress) -> StepSoFar:
+        place = self.timing.now(clients), self.timing.began, self.timing.since
+        return StepSoFar(round, tally.asked, found.awaited, found.replies, *place)
 
     def unable(self, round: int, clients: Iterable[int]) -> Mapping[int, str]:
         """By client that cannot pay for the queries of a turn: the reason."""
@@ -225,19 +246,16 @@ class Server:
         self, round: int, exchange: int, clients: Clients, found: Responses, tally: RoundInProgress
     ) -> dict[int, Admitted]:
         """The replies that count; costs, and the reasons why other replies do not count, go into the tally."""
-        now = StepSoFar(round, tally.asked, found.awaited, found.replies)
-        while not self.schedule.made(now) and (events := clients.receive(FOREVER)):
-            for event in events:
-                self._happened(exchange, event, found, tally)
-            if not exchange:
-                self._ask(round, clients, found, tally)
+        made = self._listen(round, exchange, clients, found, tally)
         for client, asked in found.awaited.items():
             if asked + self.schedule.oldest <= round:
-                found.refused.setdefault(client, "did not answer")
+                found.refused.setdefault(client, NOT_NEEDED if made and not self.schedule.oldest else "did not answer")
         tally.bytes_down += sum(size for client, size in found.sent.items() if client not in found.undelivered)
-        late = {client: asked for client, asked in found.asked.items() if client in found.replies and asked < round}
-        tally.discounts |= {client: self.schedule.discount(round - asked) for client, asked in late.items()}
-        earlier = {client: self.admission.models[asked] for client, asked in late.items()}
+        ages = {client: round - found.asked[client] for client in found.replies}
+        earlier = {client: self.admission.models[round - age] for client, age in ages.items() if age}
+        share = self.schedule.share(len(ages))
+        discounts = {client: share * self.schedule.discount(age) for client, age in ages.items()}
+        tally.discounts |= {client: weight for client, weight in discounts.items() if ages[client] or share != 1}
         place = round, self.replica, tally.hosts
         try:
             tally.diverged |= set(refuse_diverged(*place, found.replies, found.refused, earlier))
@@ -250,6 +268,23 @@ class Server:
             if reply.loss is not None:
                 tally.losses.setdefault(client, reply.loss)
         return found.replies
+
+    def _listen(self, round: int, exchange: int, clients: Clients, found: Responses, tally: RoundInProgress) -> bool:
+        """Receive events until the step is made; False: no more events can come. Of clients in simulated time a step
+        has no more replies than it needs: what arrives in the same moment is given back."""
+        while not self.schedule.made(now := self._so_far(round, clients, found, tally)):
+            until = self.schedule.until(now)
+            events = self.timing.receive(clients, until)
+            if not events and until == FOREVER:
+                return False
+            for place, event in enumerate(events):
+                if isinstance(clients, Timed) and self.schedule.made(self._so_far(round, clients, found, tally)):
+                    clients.give_back(events[place:])
+                    break
+                self._happened(exchange, event, found, tally)
+            if not exchange:
+                self._ask(round, clients, found, tally)
+        return True
 
     def _happened(self, exchange: int, event: Event, found: Responses, tally: RoundInProgress) -> None:
         if isinstance(event, Arrival):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec import UnsetType
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,7 +18,7 @@ from fedzero.callbacks import Verdict
 from fedzero.ledger import checkpoints, replay, traffic
 from fedzero.ledger.folder import folder_of
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import End, Evaluation, Extended, Round, spent_of
+from fedzero.ledger.records import End, Evaluation, Extended, Round, spent_of, time_of
 from fedzero.ledger.store import ledger_in
 from fedzero.ledger.traffic import Traffic
 from fedzero.lines import fitting, print_line, visible
@@ -34,6 +35,22 @@ Part = tuple[int, str]
 """(priority, text): if not everything fits, the parts with the highest priority are shown."""
 
 
+class Ages:
+    """The ages of replies, in steps: from who was asked when. Of a run that goes on, those of questions from now on."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, int] = {}
+
+    def mean(self, record: Round) -> float:
+        """The mean age of the replies that count in a step."""
+        fresh = record.cohort if isinstance(record.asked, UnsetType) else record.asked
+        self._asked |= dict.fromkeys(fresh, record.round)
+        asked = {client: self._asked.pop(client, None) for client in record.cohort}
+        out = dict(record.refused)
+        found = [record.round - round for client, round in asked.items() if round is not None and client not in out]
+        return sum(found) / len(found) if found else 0.0
+
+
 class Totals:
     """Running totals of a run, for display."""
 
@@ -42,10 +59,15 @@ class Totals:
         self.bytes = done.bytes_up + done.bytes_down
         self.spent = None if done.spent is None else done.spent[0]
         """ε against readers of the model and the ledger"""
+        self.time = done.time
+        """simulated seconds"""
+        self.age = 0.0
+        """mean of the ages of the last step's replies, in steps"""
         self.evaluation: Evaluation | None = None
         self.traffic = Traffic()
         self._at = 0.0
         self._paced: tuple[float, int] | None = None
+        self._ages = Ages()
 
     def add(self, record: Round) -> None:
         self.round = record.round + 1
@@ -56,6 +78,9 @@ class Totals:
         self.loss = record.loss if record.loss is not None else self.loss
         if (spent := spent_of(record)) is not None:
             self.spent = spent[0]
+        if (simulated := time_of(record)) is not None:
+            self.time = simulated
+            self.age = self._ages.mean(record)
 
     @property
     def left(self) -> str:
@@ -83,6 +108,10 @@ class Totals:
                 parts.append((5, f"accuracy {metrics.accuracy:.1%}"))
         if self.spent is not None:
             parts.append((9, f"ε {self.spent:.2f}"))
+        if self.time is not None:
+            parts.append((7, f"{human_seconds(self.time)} simulated"))
+        if self.age:
+            parts.append((6, f"age {self.age:.1f}"))
         parts += [
             (2, f"{human_bytes(self.bytes / self.recipe.federation.clients)} per client"),
             (1, f"{self.queries:,} queries"),

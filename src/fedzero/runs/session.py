@@ -26,7 +26,7 @@ from fedzero.methods.contract import Observer
 from fedzero.model import files, fixed
 from fedzero.model.checkpoint import save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
-from fedzero.protocol.engine import Clients, Tied
+from fedzero.protocol.engine import Clients, Tied, Timed
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import coalitions, thread_counts, trust
 from fedzero.recipe import recipe as recipes
@@ -38,13 +38,16 @@ from fedzero.recipe.secret import keys_of as keys_of
 from fedzero.recipe.secret import secret_of as secret_of
 from fedzero.recipe.setup import Setup, prepare
 from fedzero.recipe.view import RunView
+from fedzero.rounds.buffered import schedule_of
 from fedzero.rounds.loop import Watch, run_rounds
 from fedzero.rounds.past import PastRounds
 from fedzero.rounds.present import Attended, Present
+from fedzero.rounds.reopened import OpenQuestions
 from fedzero.rounds.schedule import Schedule
 from fedzero.rounds.server import Server
 from fedzero.runs import growing, statement
 from fedzero.runs.checkpointer import Checkpointer
+from fedzero.runs.clocked import expect_clock, oldest_of, on_clock
 from fedzero.runs.growing import UNCHANGED, Growth
 from fedzero.runs.recorded import reopen
 from fedzero.runs.spending import here
@@ -75,11 +78,13 @@ def opened(
             f"clients of this task have their data elsewhere: use engine.kind = {only!r} (not {engine!r}), "
             "also to resume the run"
         )
+    expect_clock(setup)
+    oldest = oldest or oldest_of(setup.recipe.federation)
     past = PastRounds()
     seen = setup.recipe, setup.plan, past, setup, setup.replica(), environment, watch.phase, watch.warn, observe, oldest
     run = RunView(*seen)
     with setup.recipe.engine.open(run) as clients:
-        yield Opened(run, clients, past)
+        yield Opened(run, on_clock(clients, setup, oldest), past)
 
 
 def start(
@@ -227,12 +232,12 @@ def run_to_end(
         growing.expect_planned(folder, view, recipe)
         growing.remove_superseded(folder, view)
         watch.phase("")  # replaying has its own display
-        models = _rebuilt(found.run, ledger, view, 0 if schedule is None else schedule.oldest, kept)
+        schedule = schedule or _schedule(found, folder)
         held = replica if recipe.federation.server_model else None
-        if schedule is None and isinstance(found.clients, Attended):
-            schedule = Present(found.run.plan, found.clients, folder)
-        server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view), schedule, models, reserve)
+        server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view), schedule, reserve=reserve)
         found.past.attach(server)
+        if setup is not None and replica is not None:
+            _catch_up(server, found.clients, replica, view, setup.replaying, kept)
 
         def seconds() -> float:
             return view.outline.seconds + time.perf_counter() - began
@@ -263,14 +268,37 @@ def run_to_end(
             ledger.close()
 
 
-def _rebuilt(run: RunView, ledger: Ledger, view: LedgerView, oldest: int, kept: Checkpoint | None) -> dict[int, bytes]:
-    """Bring the run's replica, if it has one, to the end of the ledger; digests of its last `oldest` models."""
-    if run.setup is None or run.replica is None:
-        return {}
-    if oldest:
-        return replay.recent(ledger, view, run.replica, oldest, run.setup.replaying, kept)
-    replay.rebuild(ledger, view, run.replica, None, run.setup.replaying, kept)
-    return {}
+def _schedule(found: Opened, folder: Path) -> Schedule | None:
+    """The schedule that the recipe or the engine asks for; None: the synchronous one."""
+    if isinstance(found.clients, Attended):
+        return Present(found.run.plan, found.clients, folder)
+    if isinstance(found.clients, Timed):
+        return schedule_of(found.run.plan, found.clients.present)
+    return None
+
+
+def _catch_up(
+    server: Server,
+    clients: Clients,
+    replica: Replica,
+    view: LedgerView,
+    replaying: replay.Progress,
+    kept: Checkpoint | None,
+) -> None:
+    """Bring the model to the end of the ledger. On the way questions that are open are asked again, where clients share
+    the model."""
+    ledger, oldest = server.ledger, server.schedule.oldest
+    if isinstance(clients, Timed):
+        clients.set_time(view.outline.time or 0.0)
+    if not oldest:
+        replay.rebuild(ledger, view, replica, None, replaying, kept)
+        return
+    questions = OpenQuestions(ledger, view, oldest)
+
+    def ask(round: int) -> None:
+        questions.ask(round, server, clients)
+
+    server.admission.models |= replay.recent(ledger, view, replica, oldest, replaying, kept, ask)
 
 
 def _finish(replica: Replica | None, folder: Path) -> None:

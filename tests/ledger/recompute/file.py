@@ -40,7 +40,7 @@ class File:
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
-        return [entry for entry in self.entries if entry["type"] in ("round", "private-round")]
+        return [entry for entry in self.entries if entry["type"] in ("round", "private-round", "timed-round")]
 
     @property
     def marks(self) -> dict[int, bytes]:

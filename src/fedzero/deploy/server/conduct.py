@@ -34,6 +34,7 @@ from fedzero.recipe.view import RunView
 from fedzero.rounds.loop import Watch
 from fedzero.rounds.past import PastRounds
 from fedzero.runs import growing, recorded, session
+from fedzero.runs.clocked import expect_engine
 from fedzero.runs.growing import UNCHANGED, Growth
 from fedzero.runs.summary import Summary
 
@@ -142,6 +143,7 @@ def _expect_sites(recipe: Recipe) -> None:
     """Refuse recipes that only clients of one process can serve."""
     if recipe.engine.attack is not None:
         raise FedzeroError("engine.attack plays clients that attack, in a simulation: leave it out to run at sites")
+    expect_engine(recipe, "sites")
 
 
 def _for_sites(recipe: Recipe, service: Service) -> Recipe:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from fedzero.errors import FedzeroError
+from fedzero.methods.contract.schedule_config import LEAST_COMPARED, BufferedConfig, ScheduleConfig, SynchronousConfig
 from fedzero.model.numbers import NonNegative
 from fedzero.model.value import Checked
 
@@ -35,6 +36,49 @@ class Federation(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True)
     bound: NonNegative = 0.0
     """Numbers of a client are scaled down to a norm of at most so many times the median of its round (of 3 clients or
     more); 0: never. A recipe without this key has 1.5."""
+    schedule: ScheduleConfig | UnsetType = UNSET
+    """When a step is made, and of which replies; default: synchronous, of the whole cohort."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether steps depend on when replies arrive."""
+        schedule = self.schedule
+        return bool(schedule) and not (isinstance(schedule, SynchronousConfig) and schedule.plain)
+
+    @property
+    def at_work(self) -> int:
+        """m, the most clients that are asked at a time and count."""
+        found = self.schedule.at_work if isinstance(self.schedule, BufferedConfig) else UNSET
+        return self.cohort if isinstance(found, UnsetType) else found
+
+    @property
+    def replies(self) -> int:
+        """The number of replies of a step, if as many come."""
+        return self.schedule.buffer if isinstance(self.schedule, BufferedConfig) else self.cohort
+
+    def check_schedule(self) -> None:
+        """Refuse a schedule that these clients cannot serve."""
+        if not self.timed:
+            return
+        self.expect("federation.schedule asks a client once at a step", replacement=False)
+        if isinstance(self.schedule, SynchronousConfig):
+            if (asked := self.cohort + self.schedule.extra) > self.clients:
+                raise FedzeroError(f"schedule.extra: a step would ask {asked} of {self.clients} clients: use fewer")
+            return
+        assert isinstance(self.schedule, BufferedConfig)
+        buffer, fewest = self.schedule.buffer, self.schedule.fewest
+        for name, value in (("at_work", self.at_work), ("buffer", buffer)):
+            if value > self.clients:
+                raise FedzeroError(f"schedule.{name} = {value} exceeds federation.clients = {self.clients}")
+        if fewest > buffer:
+            raise FedzeroError(f"schedule.least = {fewest} exceeds schedule.buffer = {buffer}")
+        if isinstance(self.schedule.longest, UnsetType) and not isinstance(self.schedule.least, UnsetType):
+            raise FedzeroError("schedule.least is for steps that `longest` ends: give schedule.longest, too")
+        if self.bound and fewest < LEAST_COMPARED:
+            raise FedzeroError(
+                f"federation.bound compares a client with the median of its step, which takes {LEAST_COMPARED} "
+                f"replies, and schedule allows {fewest}: use a larger buffer (or `least`), or bound = 0"
+            )
 
     def expect(self, why: str, **wanted: Any) -> None:
         """Refuse a federation whose fields differ from `wanted`; `why` begins the sentence."""
