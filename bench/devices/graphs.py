@@ -64,7 +64,7 @@ def ways(name: str, place: Environment) -> dict[str, Turn]:
         plan = device_plan.read(plans.encode(plans.plan_of(made)))
         draw, graph = np.random.default_rng(0), Graph(path.read_bytes(), plan, threads=1) if changes else None
         rows = Rows(draw.integers(0, 256, (4000, 784)), draw.integers(0, 10, 4000))
-        model, worker, rounds = Model(plan), Worker(plan, rows, 0, graph=graph), count()
+        model, worker, rounds = Model(plan), Worker(plan, rows, 0, oracle=graph), count()
 
         def turn() -> object:
             cores.core = core

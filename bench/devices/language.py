@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from bench.table import show
-from fedzero_client import cli, session, turn
+from fedzero_client import cli, turn
 from fedzero_client import plan as device_plan
 from fedzero_client.graph import Graph, _losses
 from fedzero_client.model import Model, added
@@ -93,7 +93,7 @@ class TorchGraph:
 
     whole = True
 
-    def __init__(self, content: bytes, plan: device_plan.Plan, threads: int = 0):
+    def __init__(self, plan: device_plan.Plan):
         recipe = language(1, 1)
         self.plan = plan
         self.module = recipe.task.oracle(context_of(recipe, Environment(data=Path(os.environ["FEDZERO_DATA"])))).module
@@ -119,9 +119,9 @@ def compare(recipe: Any, folder: Path) -> None:
         rows = turn.Rows(file["x"], file["y"])
     torch.set_num_threads(1)
     lines, found = list[tuple[str, ...]](), {}
-    ways = {"onnxruntime": Graph((folder / "lm.onnx").read_bytes(), plan, 1), "PyTorch": TorchGraph(b"", plan)}
+    ways = {"onnxruntime": Graph((folder / "lm.onnx").read_bytes(), plan, 1), "PyTorch": TorchGraph(plan)}
     for name, graph in ways.items():
-        worker = turn.Worker(plan, rows, 0, graph=graph)  # type: ignore[arg-type]
+        worker = turn.Worker(plan, rows, 0, oracle=graph)
         worker._values(model.x, 0, 0)
         began = time.perf_counter()
         found[name] = worker._values(model.x, 1, 0)
@@ -151,8 +151,7 @@ def device(where: str, folder: Path, place: int, by_torch: bool) -> subprocess.P
 
 def main() -> None:
     if "--join" in sys.argv:
-        session.Graph = TorchGraph  # type: ignore[misc,assignment]
-        sys.exit(cli.main(sys.argv[sys.argv.index("--join") + 1 :]))
+        sys.exit(cli.main(sys.argv[sys.argv.index("--join") + 1 :], TorchGraph))
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)

@@ -92,7 +92,7 @@ class Here:
         self.models = {place: Model(self.plan) for place in places}
         graph = setup.recipe.task.graph
         self.graph = Graph(Path(graph).read_bytes(), self.plan) if graph else None
-        self.workers = {place: Worker(self.plan, Rows(*data_of(place)), place, graph=self.graph) for place in places}
+        self.workers = {place: Worker(self.plan, Rows(*data_of(place)), place, oracle=self.graph) for place in places}
         self.arrivals: list[Event] = []
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:

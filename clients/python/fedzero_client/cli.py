@@ -13,10 +13,11 @@ from fedzero_client import __version__
 from fedzero_client.budget import FILE, READERS, SERVER, Journal, Limit
 from fedzero_client.errors import Broken, ClientError
 from fedzero_client.packing import pack
+from fedzero_client.plan import Plan
 from fedzero_client.polling import Polling
 from fedzero_client.session import LEAVE, Session, Ticket
 from fedzero_client.store import Store
-from fedzero_client.turn import Rows
+from fedzero_client.turn import Oracle, Rows
 from fedzero_client.websocket import WebSocket
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
@@ -100,7 +101,8 @@ def _positive(text: str) -> float:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, oracle: Callable[[Plan], Oracle] | None = None) -> int:
+    """oracle: see `Session`."""
     parser = argparse.ArgumentParser(prog="fedzero-client", description="A device of a federated run.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True)
@@ -121,7 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         store, limit = Store(given.folder), Limit(given.epsilon, given.against)
         journal = Journal(given.journal or given.folder / FILE, limit)
         try:
-            take_part(Session(Ticket.of(given.ticket), store, Rows.of(given.data), say, limit, journal), given.way)
+            ticket, rows = Ticket.of(given.ticket), Rows.of(given.data)
+            take_part(Session(ticket, store, rows, say, limit, journal, oracle=oracle), given.way)
         finally:
             journal.close()
             store.close()

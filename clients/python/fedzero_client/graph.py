@@ -135,8 +135,9 @@ def _losses(logits: F32, labels: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _expect_fits(form: Form, plan: Plan) -> None:
+    inputs, *_, classes = plan.task.widths
     shapes = [slot.shape for slot in form.slots]
-    if (form.inputs, form.classes) != plan.task.widths or shapes != [tensor.shape for tensor in plan.tensors]:
+    if (form.inputs, form.classes) != (inputs, classes) or shapes != [tensor.shape for tensor in plan.tensors]:
         raise ClientError("the graph of the run has other tensors, rows or labels than its plan")
     if any(slot.factored for slot in form.slots) and plan.method.distribution != RANK1:
         raise ClientError("the graph of the run has factors, and its directions have none")

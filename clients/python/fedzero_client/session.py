@@ -24,7 +24,7 @@ from fedzero_client.packing import pack, unpack
 from fedzero_client.privacy import CENTRAL, Entropy, Privacy
 from fedzero_client.statements import answer, numbers, statement
 from fedzero_client.store import KEPT, Store
-from fedzero_client.turn import Rows, Worker
+from fedzero_client.turn import Oracle, Rows, Worker
 
 VERSION, ED25519 = 1, 1
 ENROL, HELLO, PROOF, ANSWER, REFUSAL, READY, FETCH, BEAT, LEAVE = range(1, 10)
@@ -66,7 +66,8 @@ class Ticket:
 
 class Session:
     """tell: is told what people should know. limit: what the owner allows; journal: of the turns with privacy, None: in
-    the folder of the store. entropy: random bytes that nobody else knows. A session outlasts connections."""
+    the folder of the store. entropy: random bytes that nobody else knows. oracle: makes a function of the plan, which
+    is evaluated in the place of the perceptron or graph that the plan names. A session outlasts connections."""
 
     def __init__(
         self,
@@ -77,9 +78,10 @@ class Session:
         limit: Limit = Limit(),  # noqa: B008 - frozen
         journal: Journal | None = None,
         entropy: Entropy = os.urandom,
+        oracle: Callable[[plan.Plan], Oracle] | None = None,
     ):
         self.ticket, self.store, self.rows, self.tell = ticket, store, rows, tell
-        self.limit, self._journal, self._entropy = limit, journal, entropy
+        self.limit, self._journal, self._entropy, self._oracle = limit, journal, entropy, oracle
         self.seed, self.public = store.seed, signing.public_of(store.seed)
         self.place: int | None = None
         self.gateway = b""
@@ -123,7 +125,9 @@ class Session:
             self._begin_private(found, found.privacy)
         self.plan = found
         self.model, self._worker, self._usable = Model(found), None, False
-        if found.task.graph is None:
+        if self._oracle is not None:
+            self._worker = Worker(found, self.rows, self.place, self._entropy, self._oracle(found))
+        elif found.task.graph is None:
             self._worker = Worker(found, self.rows, self.place, self._entropy)
         elif (content := self.store.graph(*found.task.graph)) is not None:
             self._worker = Worker(found, self.rows, self.place, self._entropy, Graph(content, found))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedzero_client import core as cores
 from fedzero_client.errors import ClientError
-from fedzero_client.graph import Graph
+from fedzero_client.graph import Term
 from fedzero_client.model import Model, added, keys_of, loss, stepped
 from fedzero_client.packing import pack
 from fedzero_client.plan import ALL, CENTRAL, Plan
@@ -37,10 +39,24 @@ class Rows:
             raise ClientError(f"{path} has no arrays x and y that can be read: {error}") from error
 
 
+class Oracle(Protocol):
+    """A function in the place of the client's own perceptron: `Graph`, or anybody's."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether rows are whole numbers, which are not normalised."""
+
+    def values(
+        self, x: Sequence[F32], points: Sequence[Sequence[Term]], rows: NDArray[np.generic], y: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """The mean loss of rows (n, inputs) at every point x + c z(key), a list of at most one term (key, c); the empty
+        one is x. x: flat tensors by ordinal."""
+
+
 class Worker:
     """Rows that fit a plan, and what a place does with them."""
 
-    def __init__(self, plan: Plan, rows: Rows, place: int, entropy: Entropy = os.urandom, graph: Graph | None = None):
+    def __init__(self, plan: Plan, rows: Rows, place: int, entropy: Entropy = os.urandom, oracle: Oracle | None = None):
         task, self._entropy = plan.task, entropy
         if rows.x.ndim != 2 or rows.x.shape[1] != task.widths[0] or rows.y.shape != (len(rows.x),):
             shape = f"x has shape {rows.x.shape} and y {rows.y.shape}"
@@ -51,14 +67,14 @@ class Worker:
             raise ClientError(
                 f"labels go from {rows.y.min()} to {rows.y.max()}: the run has 0 to {task.widths[-1] - 1}"
             )
-        self.plan, self.place, self.graph = plan, place, graph
+        self.plan, self.place, self.oracle = plan, place, oracle
         self.x, self.y = self._normalised(rows.x), rows.y
         if not np.isfinite(self.x).all():
             raise ClientError("x has NaN or infinite numbers")
 
     def _normalised(self, x: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Two operations of float32; of a graph with whole numbers, the rows as they are."""
-        if self.graph is not None and self.graph.whole:
+        """Two operations of float32; of an oracle with whole numbers, the rows as they are."""
+        if self.oracle is not None and self.oracle.whole:
             return x.astype(np.int64)
         mean, deviation = np.array(self.plan.task.mean, np.float32), np.array(self.plan.task.deviation, np.float32)
         return (x.astype(np.float32) - mean) / deviation
@@ -108,8 +124,8 @@ class Worker:
         signs = (1, -1) if central else (1,)
         terms = [[(key, np.float32(s * method.radius))] for key in keys_of(plan, round, step) for s in signs]
         points = terms if central else [[], *terms]
-        if self.graph is not None:
-            return self.graph.values(x, points, rows, labels)
+        if self.oracle is not None:
+            return self.oracle.values(x, points, rows, labels)
         if cores.core is not None and method.distribution in cores.STREAMS:
             shapes = [tensor.shape for tensor in plan.tensors]
             found = cores.core.losses(shapes, x, method.distribution, points, rows, labels)
