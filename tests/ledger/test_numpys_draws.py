@@ -116,6 +116,7 @@ def test_the_page_names_every_use_of_such_a_draw():
         )
     }
     assert uses == {
+        "engines/simulated_time.py",
         "tasks/quadratic.py",
         "tasks/partition.py",
         "oracles/blackbox/objective.py",
