@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import http.client
+import os
 import socket
 import struct
 import threading
@@ -246,3 +247,13 @@ def test_a_web_socket_that_says_nothing_is_ended(place: Place) -> None:
     while place.hub.waiting and time.monotonic() < end:
         time.sleep(0.01)
     assert not place.hub.waiting
+
+
+def test_files_that_the_process_has_open_take_no_room_from_connections() -> None:
+    held = [os.dup(0) for _ in range(300)]
+    try:
+        connections, number = serving.room(500)
+        assert connections == 500 and number >= max(held) + 500
+    finally:
+        for each in held:
+            os.close(each)

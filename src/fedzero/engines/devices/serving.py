@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -122,22 +123,26 @@ def listening(host: str, port: int) -> Listening:
     return found
 
 
-def room(wanted: int) -> int:
-    """How many connections the process may have: its limit of files is raised as far as it may be."""
+def room(wanted: int) -> tuple[int, int]:
+    """How many connections the process may have, and the highest number of their files: its limit of files is raised as
+    far as it may be. Files that are open already are not those of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted + OWN_FILES if hard == resource.RLIM_INFINITY else min(hard, wanted + OWN_FILES)
+    before = max(int(each.name) for each in Path("/dev/fd").iterdir())
+    needed = before + wanted + OWN_FILES
+    most = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
     if most > soft:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             soft = most
-    return max(4, min(wanted, soft - OWN_FILES))
+    found = max(4, min(wanted, soft - OWN_FILES - before))
+    return found, before + found
 
 
 @contextmanager
 def served(gateway: Gateway, at: Listening, settings: dict[str, Any]) -> Iterator[None]:
     """Serve until the block ends. settings: of TLS, for uvicorn."""
-    hub, most = gateway.hub, room(gateway.hub.most)
-    door, pulse = Door(most, HANDSHAKE), Pulse(hub.beat)
+    hub, (most, number) = gateway.hub, room(gateway.hub.most)
+    door, pulse = Door(number, HANDSHAKE), Pulse(hub.beat)
     at.door = door
     guarded = type("Connection", (Guarded,), {"gateway": gateway, "door": door, "pulse": pulse})
     config = uvicorn.Config(
