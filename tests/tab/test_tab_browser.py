@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,6 @@ crypto.subtle.generateKey = (kind, ...rest) => {
   return make(kind, ...rest);
 };
 """
-
-
-@pytest.fixture
-def tab(chromium: Any) -> Iterator[Callable[..., Tab]]:
-    tabs: list[Tab] = []
-
-    def show(**how: Any) -> Tab:
-        tabs.append(Tab(chromium, **how))
-        return tabs[-1]
-
-    yield show
-    for each in tabs:
-        each.context.close()
-    for each in tabs:
-        each.quiet()
 
 
 def without_ed25519(tab: Tab) -> Tab:

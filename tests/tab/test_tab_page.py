@@ -24,21 +24,6 @@ from tab.tabs import PATIENCE, Run, Tab, running, wait_for
 MARKUP = "<img src=x onerror=alert(1)><b>"
 
 
-@pytest.fixture
-def tab(chromium: Any) -> Iterator[Callable[..., Tab]]:
-    tabs: list[Tab] = []
-
-    def show(**how: Any) -> Tab:
-        tabs.append(Tab(chromium, **how))
-        return tabs[-1]
-
-    yield show
-    for each in tabs:
-        each.context.close()
-    for each in tabs:
-        each.quiet()
-
-
 class Rogue:
     """A server with the page, whose socket says one thing."""
 

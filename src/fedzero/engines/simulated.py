@@ -14,21 +14,21 @@ from msgspec import structs
 
 from fedzero.engines.simulated_time import Times
 from fedzero.errors import FedzeroError
-from fedzero.model.identity import Identity
 from fedzero.model.updates import Update
-from fedzero.oracles import Metrics
 from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Joined, arrivals
+from fedzero.protocol.forwarding import Forwarding
 
 Due = tuple[float, int, int, Arrival]
 """(time, round of the question, client, reply); a client has one."""
 
 
-class SimulatedClients:
+class SimulatedClients(Forwarding):
     """inner: clients that answer when they are asked. oldest: replies to questions of up to so many rounds before may
     count; then every question is answered for itself, because nobody knows any more who was asked together."""
 
     def __init__(self, inner: Clients, times: Times, oldest: int = 0):
-        self.inner, self._times, self._oldest = inner, times, oldest
+        super().__init__(inner)
+        self._times, self._oldest = times, oldest
         self._now = 0.0
         self._due: list[Due] = []
 
@@ -88,23 +88,9 @@ class SimulatedClients:
     ) -> None:
         """Replies that cannot count any more are dropped: the server has refused their clients."""
         self._keep([due for due in self._due if round + 1 - due[1] <= self._oldest])
-        self.inner.settle(round, update, closings, diverged)
+        super().settle(round, update, closings, diverged)
 
     def _keep(self, due: list[Due]) -> None:
         if len(due) < len(self._due):
             heapq.heapify(due)
             self._due = due
-
-    def hosts(self) -> Collection[str]:
-        return self.inner.hosts()
-
-    def phase(
-        self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
-    ) -> Mapping[str, bytes | Exception]:
-        return self.inner.phase(asked, exchange, phase, bodies)
-
-    def identity(self, after: int) -> Identity:
-        return self.inner.identity(after)
-
-    def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
-        return self.inner.evaluate(after, last)

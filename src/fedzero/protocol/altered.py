@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from fedzero.model.identity import Identity
-from fedzero.model.updates import Update
-from fedzero.oracles import Metrics
 from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Left
+from fedzero.protocol.forwarding import Forwarding
 from fedzero.protocol.outstanding import Outstanding
 
 Pass = Callable[[int, int, Sequence[Arrival]], Sequence[Arrival]]
 """(round, exchange, the clients' replies) → the replies that arrive"""
 
 
-class Altered:
+class Altered(Forwarding):
     """Clients whose replies are changed on the way to the server, once all replies of an exchange are known. Other
     events pass at once."""
 
     def __init__(self, clients: Clients, alter: Pass, oldest: int = 0):
-        self.inner, self._alter = clients, alter
+        super().__init__(clients)
+        self._alter = alter
         self._open = Outstanding[list[Arrival]](oldest)
         """with the arrivals of each exchange so far"""
 
@@ -48,22 +47,3 @@ class Altered:
             if others or whole or time.monotonic() >= end:
                 return [*others, *whole]
         return ()
-
-    def settle(
-        self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
-    ) -> None:
-        self.inner.settle(round, update, closings, diverged)
-
-    def hosts(self) -> Collection[str]:
-        return self.inner.hosts()
-
-    def phase(
-        self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
-    ) -> Mapping[str, bytes | Exception]:
-        return self.inner.phase(asked, exchange, phase, bodies)
-
-    def identity(self, after: int) -> Identity:
-        return self.inner.identity(after)
-
-    def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
-        return self.inner.evaluate(after, last)

@@ -86,16 +86,9 @@ class PlannedGraph(Struct, frozen=True, array_like=True):
     size: int
 
 
-class PlannedGraphTask(Struct, frozen=True, array_like=True):
-    """The fields of `PlannedTask`, and a graph. widths: of a row, and of labels."""
+class PlannedGraphTask(PlannedTask, frozen=True, array_like=True):
+    """widths: of a row, and of labels."""
 
-    model: int
-    widths: tuple[int, ...]
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    labels: tuple[str, ...]
-    columns: tuple[str, ...]
-    least_rows: int
     graph: PlannedGraph
 
 
